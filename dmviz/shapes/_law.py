@@ -1,0 +1,70 @@
+"""Densities that several shapes share: mixtures of equal round Gaussians, and draws in float64."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Generator, Tensor
+
+from dmviz.cloud import Cloud, LogProb, Score
+
+_BLOCK = 1 << 21  # numbers held at once when probes meet components
+
+
+def uniform(shape: tuple[int, ...], rng: Generator) -> Tensor:
+    """Numbers in [0, 1), float64 on the CPU."""
+    return torch.rand(shape, generator=rng, device=rng.device, dtype=torch.float64).cpu()
+
+
+def gauss(shape: tuple[int, ...], rng: Generator) -> Tensor:
+    """Standard normal numbers, float64 on the CPU."""
+    return torch.randn(shape, generator=rng, device=rng.device, dtype=torch.float64).cpu()
+
+
+def chosen(weight: Tensor, n: int, rng: Generator) -> Tensor:
+    """(n,) indices, each drawn with probability proportional to `weight`."""
+    ladder = weight.double().cumsum(0)
+    at = torch.searchsorted(ladder, uniform((n,), rng) * ladder[-1], right=True)
+    return at.clamp_max(len(weight) - 1)
+
+
+def mixture_law(means: Tensor, weight: Tensor, spread: float) -> tuple[Score, LogProb]:
+    r"""Score and log density of a mixture of round Gaussians, all of standard deviation `spread`.
+
+    $$ \log p(x) = \operatorname{logsumexp}_j \big(\log w_j - |x - m_j|^2 / 2s^2\big) - \tfrac D2 \log 2\pi s^2 $$
+    $$ \nabla\log p(x) = \Big(\sum_j r_j(x)\, m_j - x\Big) / s^2, \qquad r_j(x) \propto w_j e^{-|x - m_j|^2 / 2s^2} $$
+
+    means (k, D), weight (k,) that need not sum to 1. Probes are taken in blocks, so memory does not grow as K k D.
+    """
+    means, logits = means.double(), (weight.double() / weight.double().sum()).log()
+    constant = 0.5 * means.shape[1] * math.log(2 * math.pi * spread * spread)
+
+    def terms(x: Tensor) -> Tensor:  # (K, k)
+        z = (x[:, None, :] - means.to(x)[None]) / spread  # (K, k, D)
+        return logits.to(x) - 0.5 * z.square().sum(-1)
+
+    def score(x: Tensor) -> Tensor:
+        return (torch.softmax(terms(x), 1) @ means.to(x) - x) / spread**2
+
+    def log_prob(x: Tensor) -> Tensor:
+        return torch.logsumexp(terms(x), 1) - constant
+
+    rows = max(1, _BLOCK // means.numel())
+    return in_blocks(score, rows), in_blocks(log_prob, rows)
+
+
+def in_blocks(function: Callable[[Tensor], Tensor], rows: int) -> Callable[[Tensor], Tensor]:
+    """The same function of (K, D), taken `rows` probes at a time."""
+
+    def blocked(x: Tensor) -> Tensor:
+        return function(x) if len(x) <= rows else torch.cat([function(part) for part in x.split(rows)])
+
+    return blocked
+
+
+def mixture(means: Tensor, weight: Tensor, spread: float, n: int, rng: Generator) -> Cloud:
+    """n points of a mixture of round Gaussians, labelled by component, with their law."""
+    label = chosen(weight, n, rng)
+    x = means.double()[label] + spread * gauss((n, means.shape[1]), rng)  # (n, D)
+    score, log_prob = mixture_law(means, weight, spread)
+    return Cloud(x.float(), label=label, score=score, log_prob=log_prob)
