@@ -1,0 +1,180 @@
+"""Sums over all pairs of points, in tiles that fit the cache: no N x M array is ever made.
+
+Rows of tiles are summed in the precision of the points, tiles and rows in float64.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from dmviz.cloud import Cloud, mass_of
+from dmviz.losses._kernels import Kernel, kernel_and_slope, kernel_of
+from dmviz.protocols import Velocity
+
+DIRECT = 8
+"""Up to this dimension differences are formed one coordinate at a time, exactly; above it by matrix products."""
+
+
+class Sums(NamedTuple):
+    """What every x hears from all y: s_i = sum_j b_j k(x_i, y_j), and its gradient in x_i."""
+
+    s: Tensor  # (N,) float64
+    grad: Tensor  # (N, D) float64
+
+
+def tiles(n: int, m: int, like: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Row and column ranges of about 1 MB on the CPU and 64 MB on an accelerator."""
+    side = (512 if like.dtype == torch.float32 else 362) * (1 if like.device.type == "cpu" else 8)
+    for i in range(0, n, side):
+        for j in range(0, m, side):
+            yield slice(i, min(i + side, n)), slice(j, min(j + side, m))
+
+
+@torch.no_grad()
+def kernel_sums(x: Tensor, y: Tensor, b: Tensor, kernel: Kernel) -> Sums:
+    """Kernel sums and their gradients at x (N, D) over y (M, D) with weights b (M,); time N M D, memory N + M."""
+    wide = torch.float64 if x.device.type != "mps" else torch.float32
+    s, grad = x.new_zeros(len(x), dtype=wide), x.new_zeros(x.shape, dtype=wide)
+    if x.shape[1] > DIRECT:
+        center = y.mean(0)
+        x, y = x - center, y - center
+    b = b.to(x.dtype)
+    for rows, columns in tiles(len(x), len(y), x):
+        part = _direct if x.shape[1] <= DIRECT else _product
+        k, g = part(x[rows], y[columns], b[columns], kernel)
+        s[rows] += k
+        grad[rows] += g
+    return Sums(s, grad)
+
+
+def _direct(x: Tensor, y: Tensor, b: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
+    """One tile from exact differences."""
+    apart = [x[:, d, None] - y[None, :, d] for d in range(x.shape[1])]  # D times (B, C)
+    r2 = apart[0] * apart[0]
+    for z in apart[1:]:
+        r2.addcmul_(z, z)
+    k, w = kernel_and_slope(kernel, r2)
+    return k @ b, torch.stack([z.mul_(w) @ b for z in apart], dim=1)
+
+
+def _product(x: Tensor, y: Tensor, b: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
+    """One tile from matrix products; x and y must be near the origin."""
+    r2 = _squares(x, y, kernel.kinked)
+    k, w = kernel_and_slope(kernel, r2)
+    s = k @ b
+    w.mul_(b)
+    return s, w.sum(1, keepdim=True).mul(x).sub_(w @ y)
+
+
+def _squares(x: Tensor, y: Tensor, exact_near: bool) -> Tensor:
+    """(B, C) squared distances by one matrix product; pairs lost to rounding again from their difference."""
+    x2, y2 = x.square().sum(1), y.square().sum(1)
+    r2 = torch.addmm(y2[None, :], x, y.T, alpha=-2.0).add_(x2[:, None])
+    if exact_near:
+        near = r2 < 1e4 * torch.finfo(x.dtype).eps * (x2.amax() + y2.amax())
+        for pairs in near.nonzero().split(4096):
+            r2[pairs[:, 0], pairs[:, 1]] = (x[pairs[:, 0]] - y[pairs[:, 1]]).square().sum(1)
+    return r2.clamp_min_(0.0)
+
+
+def kernel_mean(x: Tensor, y: Tensor, a: Tensor, b: Tensor, kernel: Kernel) -> Tensor:
+    """sum_ij a_i b_j k(x_i, y_j), () in float64 and differentiable; tiles are computed again on the way back."""
+    center = y.detach().mean(0)
+    x, y = x - center, y - center
+    a, b = a.double() if a.device.type != "mps" else a, b.to(x.dtype)
+    total = a.new_zeros(())
+    for rows, columns in tiles(len(x), len(y), x):
+        k = checkpoint(
+            _tile, x[rows], y[columns], b[columns], kernel, use_reentrant=False, preserve_rng_state=False
+        )
+        total = total + a[rows] @ k.to(a.dtype)
+    return total
+
+
+def _tile(x: Tensor, y: Tensor, b: Tensor, kernel: Kernel) -> Tensor:
+    if x.shape[1] <= DIRECT:
+        r2 = sum(((x[:, d, None] - y[None, :, d]).square() for d in range(x.shape[1])), start=x.new_zeros(()))
+    else:
+        x2, y2 = x.square().sum(1), y.square().sum(1)
+        r2 = (x2[:, None] + y2[None, :] - 2.0 * x @ y.T).clamp_min(0.0)
+        if kernel.kinked:  # what rounding left of a meeting is no distance
+            r2 = torch.where(r2 < 8 * torch.finfo(x.dtype).eps * (x2[:, None] + y2[None, :]), 0.0, r2)
+    return kernel_of(kernel, r2) @ b
+
+
+def discrepancy(x: Tensor, target: Cloud, kernel: Kernel, weight: Tensor | None, unbiased: bool = False) -> Tensor:
+    """E k(X, X') + E k(Y, Y') - 2 E k(X, Y), () and differentiable in x."""
+    a, b = mass_of(x, weight), target.mass()
+    own = kernel_mean(x, x, a, a, kernel)
+    cross = kernel_mean(x, target.x, a, b, kernel)
+    if unbiased:
+        own = _off_diagonal(own, a, kernel)
+    return (own + _target_term(target, kernel, unbiased) - 2.0 * cross).to(x.dtype)
+
+
+def discrepancy_velocity(
+    x: Tensor, target: Cloud, kernel: Kernel, weight: Tensor | None, unbiased: bool = False
+) -> Velocity:
+    """The discrepancy and minus twice the gradient of the witness at each particle."""
+    a, b = mass_of(x, weight), target.mass()
+    own, cross = kernel_sums(x, x, a, kernel), kernel_sums(x, target.x, b, kernel)
+    wide = own.s.dtype
+    mean_own = a.to(wide) @ own.s
+    pull = own.grad
+    if unbiased:
+        mean_own = _off_diagonal(mean_own, a, kernel)
+        pull = pull * _off_diagonal_scale(a)
+    value = mean_own + _target_term(target, kernel, unbiased) - 2.0 * (a.to(wide) @ cross.s)
+    v = (2.0 * (cross.grad - pull)).to(x.dtype)
+    if weight is not None:
+        v = torch.where(weight[:, None] > 0, v, 0.0)  # a particle without weight has no velocity
+    return Velocity(v, value.to(x.dtype))
+
+
+def discrepancy_probe(at: Tensor, x: Tensor, target: Cloud, kernel: Kernel, weight: Tensor | None) -> Tensor:
+    """-2 grad f at any points (K, D), where f = sum_j a_j k(x_j, .) - sum_j b_j k(y_j, .) is the witness."""
+    own, cross = kernel_sums(at, x, mass_of(x, weight), kernel), kernel_sums(at, target.x, target.mass(), kernel)
+    return (2.0 * (cross.grad - own.grad)).to(at.dtype)
+
+
+def witness(at: Tensor, x: Tensor, target: Cloud, kernel: Kernel, weight: Tensor | None) -> Tensor:
+    """f (K,): high where particles are too many, low where the target still waits for them."""
+    own, cross = kernel_sums(at, x, mass_of(x, weight), kernel), kernel_sums(at, target.x, target.mass(), kernel)
+    return (own.s - cross.s).to(at.dtype)
+
+
+def prepare_discrepancy(target: Cloud, kernel: Kernel, unbiased: bool = False) -> Cloud:
+    """The target with its own term worked out once."""
+    memo: dict[str, Any] = {"kernel": kernel, "of": target.x, "unbiased": unbiased}
+    memo["own"] = _own_term(target, kernel, unbiased)
+    return replace(target, memo=memo)
+
+
+def _target_term(target: Cloud, kernel: Kernel, unbiased: bool) -> Tensor:
+    memo = target.memo
+    if memo and memo.get("kernel") == kernel and memo.get("of") is target.x and memo.get("unbiased") == unbiased:
+        return memo["own"]  # type: ignore[no-any-return]
+    return _own_term(target, kernel, unbiased)
+
+
+def _own_term(target: Cloud, kernel: Kernel, unbiased: bool) -> Tensor:
+    with torch.no_grad():
+        b = target.mass()
+        s = kernel_sums(target.x, target.x, b, kernel).s
+        mean = b.to(s.dtype) @ s
+        return _off_diagonal(mean, b, kernel) if unbiased else mean
+
+
+def _off_diagonal_scale(a: Tensor) -> Tensor:
+    """1 / (1 - sum a_i^2), and 0 for a single point, which has no pair."""
+    rest = 1.0 - a.double().square().sum()
+    return torch.where(rest > 1e-12, 1.0 / rest, 0.0)
+
+
+def _off_diagonal(mean: Tensor, a: Tensor, kernel: Kernel) -> Tensor:
+    """The mean over pairs of different points, from the mean over all pairs."""
+    return (mean - kernel.at_zero * a.double().square().sum()) * _off_diagonal_scale(a)
