@@ -1,0 +1,1 @@
+"""A menu of dmviz: every file here that does not start with _ is one entry."""
