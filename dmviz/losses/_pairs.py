@@ -135,10 +135,14 @@ def discrepancy_velocity(
     return Velocity(v, value.to(x.dtype))
 
 
-def discrepancy_probe(at: Tensor, x: Tensor, target: Cloud, kernel: Kernel, weight: Tensor | None) -> Tensor:
+def discrepancy_probe(
+    at: Tensor, x: Tensor, target: Cloud, kernel: Kernel, weight: Tensor | None, unbiased: bool = False
+) -> Tensor:
     """-2 grad f at any points (K, D), where f = sum_j a_j k(x_j, .) - sum_j b_j k(y_j, .) is the witness."""
-    own, cross = kernel_sums(at, x, mass_of(x, weight), kernel), kernel_sums(at, target.x, target.mass(), kernel)
-    return (2.0 * (cross.grad - own.grad)).to(at.dtype)
+    a = mass_of(x, weight)
+    own, cross = kernel_sums(at, x, a, kernel), kernel_sums(at, target.x, target.mass(), kernel)
+    pull = own.grad * _off_diagonal_scale(a) if unbiased else own.grad
+    return (2.0 * (cross.grad - pull)).to(at.dtype)
 
 
 def witness(at: Tensor, x: Tensor, target: Cloud, kernel: Kernel, weight: Tensor | None) -> Tensor:
@@ -147,9 +151,30 @@ def witness(at: Tensor, x: Tensor, target: Cloud, kernel: Kernel, weight: Tensor
     return (own.s - cross.s).to(at.dtype)
 
 
-def prepare_discrepancy(target: Cloud, kernel: Kernel, unbiased: bool = False) -> Cloud:
-    """The target with its own term worked out once."""
+def median_distance(target: Cloud, otherwise: float, most: int = 1000) -> float:
+    """Median distance between different points of the target, from at most `most` of them, spread evenly over its rows.
+
+    `otherwise` where the target has no two different points.
+    """
+    memo = target.memo
+    if memo and memo.get("of") is target.x and "median" in memo:
+        return float(memo["median"])
+    rows = torch.linspace(0, len(target) - 1, min(most, len(target)), dtype=torch.float64).round().long()
+    some = target.x.detach()[rows.to(target.x.device)].double().cpu()
+    squares = torch.pdist(some).square()  # (K (K - 1) / 2,) the strict upper triangle
+    for squared in (squares.quantile(0.5), squares.mean()) if len(squares) else ():
+        if squared > 0:
+            return float(squared.sqrt())
+    return otherwise
+
+
+def prepare_discrepancy(
+    target: Cloud, kernel: Kernel, unbiased: bool = False, median: float | None = None
+) -> Cloud:
+    """The target with its own term, and its median distance where one is asked for, worked out once."""
     memo: dict[str, Any] = {"kernel": kernel, "of": target.x, "unbiased": unbiased}
+    if median is not None:
+        memo["median"] = median
     memo["own"] = _own_term(target, kernel, unbiased)
     return replace(target, memo=memo)
 
