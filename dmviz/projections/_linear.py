@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 
@@ -10,6 +9,7 @@ from torch import Tensor
 class Linear:
     """A linear picture of many dimensions. `axes` are the titles of its axes.
 
+    >>> import torch
     >>> Linear(torch.zeros(3), torch.eye(3)[:, :2], ("a", "b"))(torch.tensor([[1.0, 2.0, 3.0]])).tolist()
     [[1.0, 2.0]]
     """

@@ -68,3 +68,20 @@ def mixture(means: Tensor, weight: Tensor, spread: float, n: int, rng: Generator
     x = means.double()[label] + spread * gauss((n, means.shape[1]), rng)  # (n, D)
     score, log_prob = mixture_law(means, weight, spread)
     return Cloud(x.float(), label=label, score=score, log_prob=log_prob)
+
+
+def score_of(log_prob: LogProb) -> Score:
+    """The score as the gradient of a log density, by autograd; itself differentiable where its input asks for it."""
+
+    def score(x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            leaf = x if x.requires_grad else x.detach().requires_grad_(True)
+            (grad,) = torch.autograd.grad(log_prob(leaf).sum(), leaf, create_graph=x.requires_grad)
+        return grad
+
+    return score
+
+
+def length(x: Tensor) -> Tensor:
+    """(K,) norms whose gradient is 0 at 0, where the norm itself has none."""
+    return x.square().sum(1).clamp_min(torch.finfo(x.dtype).tiny).sqrt()

@@ -6,7 +6,7 @@ from torch import Generator, Tensor
 
 from dmviz.cloud import Cloud
 from dmviz.params import Range, entry
-from dmviz.shapes._law import gauss, uniform
+from dmviz.shapes._law import gauss, length, uniform
 
 
 @entry
@@ -39,18 +39,13 @@ class Ring:
         return Cloud(x.float(), score=self._score, log_prob=self._log_prob)
 
     def _log_prob(self, x: Tensor) -> Tensor:
-        r = _length(x)
+        r = length(x)
         z = r * (self.radius / self.noise**2)
         bell = ((r - self.radius) / self.noise).square() / 2
         return torch.log(torch.special.i0e(z)) - bell - math.log(2 * math.pi * self.noise**2)
 
     def _score(self, x: Tensor) -> Tensor:
-        r = _length(x)
+        r = length(x)
         z = r * (self.radius / self.noise**2)
         pull = torch.special.i1e(z) / torch.special.i0e(z)  # in [0, 1): the mean cosine to the circle's points
         return (x / r[:, None] * (self.radius * pull[:, None]) - x) / self.noise**2
-
-
-def _length(x: Tensor) -> Tensor:
-    # The root has no gradient at 0: the smallest length stands in there, and x / r is 0 all the same.
-    return x.square().sum(1).clamp_min(torch.finfo(x.dtype).tiny).sqrt()
