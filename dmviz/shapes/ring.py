@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Generator, Tensor
 
-from dmviz.cloud import Cloud
+from dmviz.cloud import Cloud, LogProb, Score
 from dmviz.params import Range, entry
 from dmviz.shapes._law import gauss, length, uniform
 
@@ -34,9 +34,12 @@ class Ring:
     def sample(self, n: int, rng: Generator) -> Cloud:
         angle = 2 * math.pi * uniform((n,), rng)
         x = self.radius * torch.stack([angle.cos(), angle.sin()], 1) + self.noise * gauss((n, 2), rng)
-        if self.noise == 0:
-            return Cloud(x.float())
-        return Cloud(x.float(), score=self._score, log_prob=self._log_prob)
+        score, log_prob = self.law()
+        return Cloud(x.float(), score=score, log_prob=log_prob)
+
+    def law(self) -> tuple[Score | None, LogProb | None]:
+        """Score and log density, where there are any."""
+        return (None, None) if self.noise == 0 else (self._score, self._log_prob)
 
     def _log_prob(self, x: Tensor) -> Tensor:
         r = length(x)

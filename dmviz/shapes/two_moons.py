@@ -26,7 +26,7 @@ class TwoMoons:
     """
 
     title: ClassVar[str] = "Two moons"
-    source: ClassVar[tuple[str, ...]] = ("scikit-learn",)
+    source: ClassVar[tuple[str, ...]] = ("pedregosa2011",)
 
     radius: Annotated[float, Range(0.1, 10, unit="length", help="radius of each moon")] = 1.5
     noise: Annotated[float, Range(0, 3, unit="length", help="standard deviation of the blur")] = 0.1

@@ -7,6 +7,7 @@ from torch import Generator, Tensor
 from dmviz.cloud import Cloud
 from dmviz.params import Range, entry
 from dmviz.shapes._law import gauss, length, mixture_law, score_of
+from dmviz.shapes.ring import Ring
 
 
 @entry
@@ -17,8 +18,8 @@ class UniformSphere:
 
     $$ p(x) = (2\pi s^2)^{-3/2}\, e^{-(r^2 + R^2) / 2s^2}\, \frac{\sinh z}{z}, \qquad z = rR / s^2 $$
 
-    In 1-D the law is two Gaussians at R and -R; in 2-D use the ring, which has a closed density too. Without noise,
-    or above three dimensions, neither score nor density is given.
+    In 1-D the law is two Gaussians at R and -R, in 2-D it is the ring's. Without noise, or above three dimensions,
+    neither score nor density is given.
 
     >>> from dmviz.cloud import seeded
     >>> UniformSphere(dim=4, radius=2.0).sample(3, seeded(0)).x.norm(dim=1).round(decimals=5).tolist()
@@ -36,8 +37,11 @@ class UniformSphere:
         way = gauss((n, self.dim), rng)
         x = self.radius * way / way.norm(dim=1, keepdim=True).clamp_min(1e-300)
         x = (x + self.noise * gauss((n, self.dim), rng)).float()
-        if self.noise == 0 or self.dim not in (1, 3):
+        if self.noise == 0 or self.dim > 3:
             return Cloud(x)
+        if self.dim == 2:
+            score, log_prob = Ring(radius=self.radius, noise=self.noise).law()
+            return Cloud(x, score=score, log_prob=log_prob)
         if self.dim == 1:
             score, log_prob = mixture_law(torch.tensor([[self.radius], [-self.radius]]), torch.ones(2), self.noise)
             return Cloud(x, score=score, log_prob=log_prob)
