@@ -89,13 +89,12 @@ def _wanted(param: Param) -> str:
 
 
 def _number(param: Param, value: Any, must: str) -> float | int:
-    whole = param.kind == "int"
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or (whole and value != int(value)):
+    hint, whole = param.hint, param.kind == "int"
+    fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if fits and isinstance(hint, Range) and not hint.low <= value <= hint.high:
+        raise ValueError(f"{must} in [{hint.low:g}, {hint.high:g}], got {value:g}")
+    if not fits or (whole and value != int(value)):
         raise ValueError(f"{must} {_wanted(param)}, got {value!r}")
-    hint = param.hint
-    inside = not isinstance(hint, Range) or hint.low <= value <= hint.high
-    if not inside or not math.isfinite(value):
-        raise ValueError(f"{must} in [{hint.low:g}, {hint.high:g}], got {value:g}")  # type: ignore[union-attr]
     return int(value) if whole else float(value)
 
 

@@ -5,7 +5,6 @@ These protocols say what each kind of entry does. Nothing is inherited and nothi
 methods is one. Shapes are written (N, D): N particles or rows, D dimensions; M target points; K probes.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -117,5 +116,3 @@ class Flow(Entry, Protocol):
     def init(self, x: Tensor, field: Field, rng: Generator) -> State: ...
     def step(self, state: Any, field: Field, rng: Generator) -> tuple[State, Info]: ...
 
-
-Simulation = Iterator[Any]  # of run.Frame

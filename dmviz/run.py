@@ -6,6 +6,7 @@ import platform
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -245,6 +246,12 @@ def draw(part: Shape | Dataset, n: int, seed: int, stream: int) -> tuple[Cloud, 
         return part.sample(n, rng), tuple(getattr(part, "label_names", ())), ()
     items = part.load(n, rng)
     return items.cloud(), tuple(items.label_names), tuple(items.notes)
+
+
+@lru_cache(maxsize=256)
+def dim_of(part: Shape | Dataset) -> int:
+    """Dimensions of the clouds that a shape or dataset gives. Raises its ValueError where it cannot give any."""
+    return draw(part, 2, 0, 1)[0].dim
 
 
 def start(setup: Setup) -> Start:
@@ -514,3 +521,8 @@ def threads_for(n: int, dim: int) -> int:
     """Threads worth using: on a busy machine two are many times slower than one for small clouds."""
     return 1 if n * dim < 100_000 else max(1, (os.cpu_count() or 1))
 
+
+
+def setup_words(setup: Setup) -> str:
+    """A setup in a few words, for titles: source to target under a loss."""
+    return f"{setup.source.title} → {setup.target.title}, {setup.loss.title}"

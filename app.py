@@ -1,0 +1,15 @@
+"""Navigation and page titles, nothing else."""
+
+import streamlit as st
+
+from dmviz.ui import session
+
+st.set_page_config(page_title="dmviz", page_icon=":material/scatter_plot:", layout="wide")
+session.begin()
+st.navigation(
+    [
+        st.Page("pages/home.py", title="Home", icon=":material/home:", default=True),
+        st.Page("pages/flow.py", title="Flow", icon=":material/scatter_plot:"),
+    ],
+    position="top",
+).run()

@@ -1,0 +1,74 @@
+"""Between a setup and the stage: which run is on, and from where it goes on."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from dmviz.catalog import entry_class
+from dmviz.run import Frame, Scene, Setup, query, simulate, start, threads_for
+from dmviz.ui.stage import Stage
+
+
+def show(stage: Stage, setup: Setup, branch: bool = False) -> None:
+    """Put the run of `setup` on stage unless it is there already.
+
+    With `branch`, a change of loss or flow alone goes on from the frame on screen instead of the start.
+    """
+    link = query(setup)
+    on_stage = stage.link.split("#")[0]
+    if link == on_stage:
+        return
+    stage.threads = threads_for(setup.n, 1)
+    at = int(stage.pos)
+    if branch and on_stage and at < stage.available and not stage.ended and _same_clouds(on_stage, setup):
+        frame = stage.frame(at)
+        stage.load(f"{link}#from={at}", lambda: _begun(setup, frame), keep=at + 1)
+    else:
+        stage.pos = 0.0
+        stage.load(link, lambda: _begun(setup, None))
+
+
+def _begun(setup: Setup, frame: Frame | None) -> tuple[Scene, Iterator[Frame]]:
+    begun = start(setup)
+    if frame is None:
+        return begun.scene, simulate(begun)
+    frames = simulate(begun, frame.x, frame.step, frame.time)
+    next(frames)  # the frame on screen, which is kept as it was
+    return begun.scene, frames
+
+
+def _same_clouds(on_stage: str, setup: Setup) -> bool:
+    from dmviz.run import read_link
+
+    before = read_link(on_stage)[0]
+    return replace(before, loss=setup.loss, flow=setup.flow) == setup
+
+
+def metric_words(setup: Setup) -> dict[str, tuple[str, str]]:
+    """Title and unit of every curve: the loss, then the referees."""
+    words = {"loss": (setup.loss.title, "")}
+    for name in setup.referee_names():
+        words[name] = (entry_class("losses", name).title, "")
+    return words
+
+
+def with_drawn_target(setup: Setup, points: tuple[tuple[float, ...], ...]) -> Setup:
+    """The same setup with points drawn by hand as its target; the source follows into the plane."""
+    from dmviz.run import dim_of
+    from dmviz.shapes.drawn import Drawn, encode
+
+    target = Drawn(points=encode([(p[0], p[1]) for p in points]))
+    source = setup.source
+    if dim_of(source) != 2:
+        source = entry_class("shapes", "gaussian")()
+    return replace(setup, source=source, target=target)
+
+
+def notes(stage: Stage) -> tuple[str, ...]:
+    """What a viewer should know about the run on stage."""
+    found = stage.scene.notes if stage.scene else ()
+    if "#from=" in stage.link:
+        at = stage.link.split("#from=")[1]
+        found = (*found, f"Frames up to {at} were made under other settings; the link alone gives a run of its own.")
+    return tuple(found)
+
+

@@ -1,0 +1,94 @@
+"""The catalogue as widgets: a menu for each part of a setup, a slider for each parameter."""
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import streamlit as st
+
+from dmviz.catalog import entry_class, menu
+from dmviz.params import Param, Range, params_of
+from dmviz.run import PARTS, Setup, dim_of, setup_params
+from dmviz.ui import own_data, session
+
+TITLES = {"source": "Source", "target": "Target", "loss": "Loss", "flow": "Flow", "projection": "Projection"}
+NICE = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+ALWAYS = ("n", "m", "seed", "target_seed")
+
+
+def choose_setup() -> Setup:
+    """All menus and sliders. Raises ValueError, one sentence, for choices that do not fit each other."""
+    target = _part("target")
+    source = _part("source", dim=dim_of(target))
+    loss, flow = _part("loss"), _part("flow")
+    dim = dim_of(target)
+    projection = _part("projection") if dim > 3 else entry_class("projections", "pca")()
+    with st.expander("Particles and seeds", expanded=False):
+        values = {p.name: _widget(p, "setup") for p in setup_params() if p.name in ALWAYS}
+    with st.expander("Run", expanded=False):
+        now = SimpleNamespace(**{p.name: session.value("setup", p.name, default=p.default) for p in setup_params()})
+        for param in setup_params():
+            if param.name not in ALWAYS:
+                shown = param.shown_in(now)
+                values[param.name] = _widget(param, "setup") if shown else getattr(now, param.name)
+    return Setup(source=source, target=target, loss=loss, flow=flow, projection=projection, **values)
+
+
+def _part(part: str, dim: int | None = None) -> Any:
+    """One part of the setup: its menu, and its parameters in an expander."""
+    folders = {name: folder for folder in PARTS[part] for name in menu(folder)}
+    titles = {name: entry_class(folder, name).title for name, folder in folders.items()}
+    names = sorted(folders, key=lambda name: (PARTS[part].index(folders[name]), titles[name]))
+    first = "gaussian" if part == "source" else names[0]
+    name = st.selectbox(TITLES[part], names, format_func=titles.__getitem__, key=session.widget(part, default=first))
+    cls = entry_class(folders[name], name)
+    params = [p for p in params_of(cls) if not own_data.draws(name, p)]
+    if dim is not None and any(p.name == "dim" for p in params):
+        session.put(part, name, "dim", value=dim)  # the source follows the target
+    current = SimpleNamespace(**{p.name: session.value(part, name, p.name, default=p.default) for p in params_of(cls)})
+    values = {p.name: getattr(current, p.name) for p in params_of(cls)}
+    with st.expander(f"{TITLES[part]} settings", expanded=part == "loss"):
+        values |= own_data.widgets(part, name, current)
+        for param in params:
+            if param.name == "dim" and dim is not None:
+                continue
+            if param.shown_in(current):
+                values[param.name] = _widget(param, part, name)
+        if not params:
+            st.caption("Nothing to set.")
+    return cls(**values)
+
+
+def _widget(param: Param, *path: str) -> Any:
+    key = session.widget(*path, param.name, default=param.default)
+    words: dict[str, Any] = {"key": key, "help": param.hint.help or None}
+    if param.kind == "bool":
+        return st.toggle(param.label, **words)
+    if param.kind == "choice":
+        return st.selectbox(param.label, param.choices, format_func=lambda c: str(c).replace("_", " "), **words)
+    if param.kind == "text":
+        return st.text_input(param.label, **words)
+    hint = param.hint
+    assert isinstance(hint, Range)
+    whole = param.kind == "int"
+    if hint.log:
+        options = _nice(hint, whole, session.value(*path, param.name, default=param.default))
+        return st.select_slider(param.label, options, format_func=lambda v: f"{v:,g}", **words)
+    if hint.high - hint.low > 10_000:
+        low, high = (int(hint.low), int(hint.high)) if whole else (hint.low, hint.high)
+        return st.number_input(param.label, low, high, step=1 if whole else None, **words)
+    if whole:
+        return st.slider(param.label, int(hint.low), int(hint.high), step=1, **words)
+    step = 10.0 ** math.floor(math.log10((hint.high - hint.low) / 100))
+    return st.slider(param.label, float(hint.low), float(hint.high), step=step, **words)
+
+
+def _nice(hint: Range, whole: bool, current: Any) -> list[Any]:
+    """Round numbers from low to high, a few a decade, and the current value among them."""
+    found = {hint.low, hint.high, current}
+    for decade in range(math.floor(math.log10(hint.low)), math.ceil(math.log10(hint.high)) + 1):
+        for digit in NICE:
+            number = float(f"{digit * 10.0**decade:.6g}")
+            if hint.low <= number <= hint.high and (not whole or number == int(number)):
+                found.add(number)
+    return sorted({int(v) if whole else float(v) for v in found})

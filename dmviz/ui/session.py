@@ -1,0 +1,106 @@
+"""The only door to session state and the address bar."""
+
+from dataclasses import replace
+from typing import Any
+
+import streamlit as st
+
+from dmviz.catalog import name_of
+from dmviz.params import params_of
+from dmviz.run import PARTS, Setup, query, read_link, setup_params, to_link
+from dmviz.ui.stage import Stage
+
+LINK, SHOWN, NOTES, STAGE = "dmviz.link", "dmviz.shown", "dmviz.notes", "dmviz.stage"
+
+
+def begin() -> None:
+    """Once a session, before any page: warm up what a first run would otherwise wait for."""
+    _warm()
+
+
+@st.cache_resource
+def _warm() -> bool:
+    """Compile the fused kernels in the background, once a process; runs begun before use the plain ones."""
+    import threading
+
+    from dmviz.losses import _compiled
+
+    threading.Thread(target=_compiled.warm, daemon=True, name="dmviz-warm").start()
+    return True
+
+
+def stage() -> Stage:
+    """The run that this session looks at; its worker stops when the session goes."""
+    if STAGE not in st.session_state:
+        st.session_state[STAGE] = Stage()
+    found: Stage = st.session_state[STAGE]
+    return found
+
+
+def arrive() -> tuple[str, ...]:
+    """On a full run of a page: take up the link in the address bar, or the one kept from before.
+
+    Returns sentences about what the link got wrong.
+    """
+    words = {key: st.query_params[key] for key in st.query_params}
+    if words and words != st.session_state.get(SHOWN):
+        setup, notes = read_link(words)
+        adopt(setup)
+        st.session_state[NOTES] = notes
+    elif _key("source") not in st.session_state:  # back from another page: its widgets' values are gone
+        setup, _ = read_link(st.session_state.get(LINK, ""))
+        adopt(setup)
+    notes = st.session_state.get(NOTES, ())
+    return tuple(notes)
+
+
+def adopt(setup: Setup) -> None:
+    """Set every widget to a setup; call it before the widgets are drawn."""
+    for part in PARTS:
+        entry = getattr(setup, part)
+        name = name_of(entry)
+        st.session_state[_key(part)] = name
+        for param in params_of(type(entry)):
+            st.session_state[_key(part, name, param.name)] = getattr(entry, param.name)
+    for param in setup_params():
+        st.session_state[_key("setup", param.name)] = getattr(setup, param.name)
+    st.session_state[LINK] = query(setup)
+    st.session_state[NOTES] = ()
+
+
+def keep(setup: Setup) -> None:
+    """The setup on screen is the link in the address bar and the one that other pages find."""
+    st.session_state[LINK] = query(setup)
+    words = to_link(setup)
+    st.session_state[SHOWN] = words
+    if {key: st.query_params[key] for key in st.query_params} != words:
+        st.query_params.from_dict(words)
+
+
+def kept() -> Setup:
+    """The setup that was on screen last."""
+    return read_link(st.session_state.get(LINK, ""))[0]
+
+
+def widget(*path: str, default: Any) -> str:
+    """The key of a widget whose value is in session state from the start."""
+    key = _key(*path)
+    st.session_state.setdefault(key, default)
+    return key
+
+
+def value(*path: str, default: Any) -> Any:
+    return st.session_state.get(_key(*path), default)
+
+
+def put(*path: str, value: Any) -> None:
+    """Set a widget that is not drawn yet in this run."""
+    st.session_state[_key(*path)] = value
+
+
+def with_new_seed(setup: Setup) -> Setup:
+    return replace(setup, seed=(setup.seed + 1) % 2**31)
+
+
+def _key(*path: str) -> str:
+    return "w." + ".".join(path)
