@@ -39,8 +39,8 @@ ARROWS = 400  # at most so many arrows are sent
 class _Run:
     """One run: its frames so far, and what its worker must know. Everything is guarded by `changed`."""
 
-    def __init__(self, link: str, generation: int, kept: "list[Frame]", most_bytes: int, most_frames: int) -> None:
-        self.link, self.generation = link, generation
+    def __init__(self, link: str, generation: int, kept: "list[Frame]", parent: str, most: tuple[int, int]) -> None:
+        self.link, self.generation, self.parent = link, generation, parent
         self.name = blake2b(link.encode(), digest_size=8).hexdigest()
         self.frames = kept
         self.keep = len(kept)
@@ -48,7 +48,7 @@ class _Run:
         self.ended = ""
         self.limit = self.keep + IDLE_AHEAD
         self.stopping = False
-        self.most_bytes, self.most_frames = most_bytes, most_frames
+        self.most_bytes, self.most_frames = most
         self.bytes = sum(_bytes_of(frame) for frame in kept)
         self.seconds: deque[float] = deque(maxlen=31)
         self.changed = threading.Condition()
@@ -117,12 +117,14 @@ def _pull(run: _Run, frames: "Iterator[Frame]") -> None:
                 return
             full = _full(run)
         if full:
-            return run.end(full)
+            run.end(full)
+            return
         start = time.perf_counter()
         frame = next(frames, None)
         took = time.perf_counter() - start
         if frame is None:
-            return run.end(f"The run ended at frame {len(run.frames) - 1}.")
+            run.end(f"The run ended at frame {len(run.frames) - 1}.")
+            return
         _freeze(frame)
         with run.changed:
             if run.stopping:
@@ -162,7 +164,7 @@ class Stage:
         self.most_bytes, self.most_frames, self.threads = most_bytes, most_frames, threads
         self.pos, self.playing, self.speed = 0.0, False, 30.0
         self._generation = 0
-        self._run = _Run("", 0, [], most_bytes, most_frames)
+        self._run = _Run("", 0, [], "", (most_bytes, most_frames))
 
     def __del__(self) -> None:
         if hasattr(self, "_run"):
@@ -183,7 +185,7 @@ class Stage:
         with old.changed:
             kept = list(old.frames[: max(keep, 0)])
         self._generation += 1
-        run = _Run(link, self._generation, kept, self.most_bytes, self.most_frames)
+        run = _Run(link, self._generation, kept, old.name, (self.most_bytes, self.most_frames))
         self._run = run
         self.pos = float(min(self.pos, len(kept)))
         self.poke(self.pos, self.playing, self.speed)
@@ -205,7 +207,7 @@ class Stage:
         run.stop()
         if run.thread is not None and run.thread is not threading.current_thread():
             run.thread.join(5.0)
-        self._run = _Run("", self._generation, [], self.most_bytes, self.most_frames)
+        self._run = _Run("", self._generation, [], "", (self.most_bytes, self.most_frames))
 
     # -- where the viewer is -------------------------------------------------------------------------------------
 
@@ -305,6 +307,8 @@ class Stage:
             "run": run.name,
             "gen": run.generation,
             "keep": run.keep,
+            "parent": run.parent,
+            "threads": self.threads,
             "k0": k0,
             "count": len(frames),
             "since": available - len(known),

@@ -131,6 +131,7 @@ def player(
         "drawable": drawable,
         "title": title,
         "view": dict(view or {}),
+        "pos": stage.pos,
     }
     result = component(
         key=key,

@@ -4,10 +4,10 @@ A chunk is one `bytes`, because Streamlit turns bytes nested in a dict silently 
 
     b"DMV1" | uint32 length of the header | header, JSON in UTF-8 | spaces up to a multiple of 8 | arrays
 
-All numbers are little-endian. `header["arrays"]` lists every array as [name, dtype, shape, offset], the offset counted
-from the end of the padding and a multiple of 8. Positions take 2 bytes a coordinate: 4 bytes a particle and step in 2-D.
-They are stored relative to a box that holds the whole chunk, so nothing is clipped, and a value that is not a number
-is sent as 65535.
+All numbers are little-endian. `header["arrays"]` lists every array as [name, dtype, shape, offset], the offset
+counted from the end of the padding and a multiple of 8. Positions take 2 bytes a coordinate: 4 bytes a particle and
+step in 2-D. They are stored relative to a box that holds the whole chunk, so nothing is clipped; a value that is not a
+number is sent as 65535.
 """
 
 import json

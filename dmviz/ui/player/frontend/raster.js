@@ -1,0 +1,145 @@
+// Particles drawn straight into pixels: at ten thousand points this is several times faster than any path or chart call.
+
+const LITTLE = new Uint8Array(new Uint32Array([1]).buffer)[0] === 1;
+
+/** [r, g, b] and alpha 0..255 as one pixel. */
+export function pixel([r, g, b], alpha) {
+  const [R, G, B, A] = [r, g, b, alpha].map((v) => Math.max(0, Math.min(255, Math.round(v))));
+  return (LITTLE ? (A << 24) | (B << 16) | (G << 8) | R : (R << 24) | (G << 16) | (B << 8) | A) >>> 0;
+}
+
+/** Straight-alpha "source over destination" of two little-endian pixels. */
+export function over(s, d) {
+  const sa = s >>> 24;
+  const da = d >>> 24;
+  if (da === 0 || sa === 255) return s;
+  const t = (da * (255 - sa)) / 255;
+  const a = sa + t;
+  const r = ((s & 255) * sa + (d & 255) * t) / a;
+  const g = (((s >>> 8) & 255) * sa + ((d >>> 8) & 255) * t) / a;
+  const b = (((s >>> 16) & 255) * sa + ((d >>> 16) & 255) * t) / a;
+  return ((Math.round(a) << 24) | (Math.round(b) << 16) | (Math.round(g) << 8) | Math.round(r)) >>> 0;
+}
+
+const SUB = 4; // sprites exist for a 4 x 4 grid of positions inside a pixel
+
+/** A disc of one colour, at each place inside a pixel: offsets and pixels. */
+export class Sprite {
+  /**
+   * @param {number} radius device pixels
+   * @param {number[]} fill @param {number[] | null} rim colour of a thin outline that parts touching discs
+   */
+  constructor(radius, fill, alpha = 1, rim = null) {
+    this.reach = Math.ceil(radius + 1.5);
+    this.versions = [];
+    for (let v = 0; v < SUB * SUB; v++) {
+      const cx = ((v % SUB) + 0.5) / SUB;
+      const cy = (Math.floor(v / SUB) + 0.5) / SUB;
+      this.versions.push(disc(radius, cx, cy, this.reach, fill, alpha, rim));
+    }
+  }
+}
+
+function disc(radius, cx, cy, reach, fill, alpha, rim) {
+  const [dx, dy, px] = [[], [], []];
+  const outer = rim ? radius + 0.9 : radius;
+  for (let y = -reach; y <= reach; y++) {
+    for (let x = -reach; x <= reach; x++) {
+      const r = Math.hypot(x + 0.5 - cx, y + 0.5 - cy);
+      const cover = Math.max(0, Math.min(1, outer - r + 0.5));
+      if (cover <= 0.02) continue;
+      const inner = rim ? Math.max(0, Math.min(1, radius - 0.2 - r + 0.5)) : 1;
+      const color = rim ? fill.map((f, i) => rim[i] + (f - rim[i]) * inner) : fill;
+      const strength = rim ? inner + (1 - inner) * 0.55 : 1;
+      dx.push(x);
+      dy.push(y);
+      px.push(pixel(color, 255 * cover * alpha * strength));
+    }
+  }
+  return { dx: Int16Array.from(dx), dy: Int16Array.from(dy), px: Uint32Array.from(px) };
+}
+
+/** An image of w x h device pixels on a canvas. */
+export class Raster {
+  constructor(canvas) {
+    this.canvas = canvas;
+    this.context = canvas.getContext("2d");
+    this.resize(1, 1);
+  }
+
+  resize(w, h) {
+    if (this.w === w && this.h === h) return;
+    [this.w, this.h] = [w, h];
+    this.canvas.width = w;
+    this.canvas.height = h;
+    this.image = this.context.createImageData(w, h);
+    this.data = new Uint32Array(this.image.data.buffer);
+  }
+
+  clear() {
+    this.data.fill(0);
+  }
+
+  show() {
+    this.context.putImageData(this.image, 0, 0);
+  }
+
+  /** Stamp a sprite at x, y (device pixels). */
+  stamp(sprite, x, y) {
+    const ix = Math.floor(x);
+    const iy = Math.floor(y);
+    const { w, h, data } = this;
+    const reach = sprite.reach;
+    if (!(ix >= -reach && iy >= -reach && ix < w + reach && iy < h + reach)) return; // also NaN
+    const version = sprite.versions[((y - iy) * SUB | 0) * SUB + ((x - ix) * SUB | 0)];
+    const { dx, dy, px } = version;
+    const inside = ix >= reach && iy >= reach && ix < w - reach && iy < h - reach;
+    for (let j = 0; j < px.length; j++) {
+      const ax = ix + dx[j];
+      const ay = iy + dy[j];
+      if (!inside && (ax < 0 || ay < 0 || ax >= w || ay >= h)) continue;
+      const at = ay * w + ax;
+      const s = px[j];
+      data[at] = s >>> 24 === 255 ? s : over(s, data[at]);
+    }
+  }
+
+  /** A thin line with soft edges; `color` is [r, g, b], alpha 0..1. Long jumps are cut at 3,000 pixels. */
+  line(x0, y0, x1, y1, color, alpha) {
+    const { w, h } = this;
+    if (!(Math.max(x0, x1) >= 0 && Math.max(y0, y1) >= 0 && Math.min(x0, x1) < w && Math.min(y0, y1) < h)) return;
+    const steep = Math.abs(y1 - y0) > Math.abs(x1 - x0);
+    if (steep) [x0, y0, x1, y1] = [y0, x0, y1, x1];
+    if (x0 > x1) [x0, x1, y0, y1] = [x1, x0, y1, y0];
+    const slope = (y1 - y0) / Math.max(1e-6, x1 - x0);
+    const [lastU, lastV] = steep ? [h, w] : [w, h];
+    const from = Math.max(0, Math.floor(x0));
+    const to = Math.min(lastU - 1, Math.floor(x1), from + 3000);
+    const strengths = lineColors(color, alpha);
+    for (let u = from; u <= to; u++) {
+      const v = y0 + slope * (Math.min(Math.max(u + 0.5, x0), x1) - x0) - 0.5;
+      const iv = Math.floor(v);
+      const part = ((v - iv) * 8) | 0;
+      if (iv >= 0 && iv < lastV) this.dot(steep, u, iv, strengths[8 - part]);
+      if (iv + 1 >= 0 && iv + 1 < lastV) this.dot(steep, u, iv + 1, strengths[part]);
+    }
+  }
+
+  dot(steep, u, v, s) {
+    const at = steep ? u * this.w + v : v * this.w + u;
+    this.data[at] = over(s, this.data[at]);
+  }
+}
+
+const cache = new Map();
+
+function lineColors(color, alpha) {
+  const key = (pixel(color, 255) & 0xffffff) * 64 + Math.round(alpha * 63);
+  let found = cache.get(key);
+  if (!found) {
+    if (cache.size > 4096) cache.clear();
+    found = Uint32Array.from({ length: 9 }, (_, i) => pixel(color, (255 * alpha * i) / 8));
+    cache.set(key, found);
+  }
+  return found;
+}
