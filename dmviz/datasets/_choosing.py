@@ -39,7 +39,7 @@ def rows_of(sheet: Sheet, choice: Choice, name: str) -> Rows:
     notes = list(sheet.notes)
     parts = list(_parts(sheet, choice, name, notes))
     if not parts:
-        raise FileProblem(f"{name}: has no column of numbers; its columns are {_some(sheet.table.column_names)}")
+        raise FileProblem(f"{name} has no column of numbers; its columns are {_some(sheet.table.column_names)}")
     columns = tuple(title for titles, _ in parts for title in titles)
     x = np.concatenate([block for _, block in parts], axis=1)  # (N, D)
     weight = _weight(sheet, choice.weight.strip(), name)
@@ -89,7 +89,7 @@ def _asked(sheet: Sheet, names: tuple[str, ...], name: str) -> Iterator[tuple[st
         found = found or [(c, (asked,)) for c in have if _grows(asked, c) and asked in _titles(sheet, c, name)]
         found = found or [(c, ()) for c in have if fnmatchcase(c, asked)]
         if not found:
-            raise FileProblem(f"{name}: has no column {shown(asked)!r}; its columns are {_some(have)}")
+            raise FileProblem(f"{name} has no column {shown(asked)!r}; its columns are {_some(have)}")
         for one in found:
             if one not in used:
                 used.add(one)
@@ -139,7 +139,7 @@ def looks_numeric(values: Any) -> bool:
     kind = values.type
     if _is_listed(values):
         inner = getattr(kind, "value_type", pa.float64())
-        return bool(pt.is_integer(inner) or pt.is_floating(inner))
+        return bool(pt.is_integer(inner) or pt.is_floating(inner) or pt.is_boolean(inner))
     if pt.is_boolean(kind) or pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal(kind) or pt.is_null(kind):
         return True
     return _text(values) is not None and _first_text(_text(values)) is None
@@ -220,7 +220,7 @@ def _list_numbers(values: Any, column: str, name: str) -> np.ndarray:
     kind = values.type
     if not hasattr(kind, "value_type"):
         values = pa.chunked_array([pa.array(_parsed_lists(values, column, name), pa.list_(pa.float64()))])
-    elif not (pt.is_integer(kind.value_type) or pt.is_floating(kind.value_type) or pt.is_null(kind.value_type)):
+    elif not any(check(kind.value_type) for check in (pt.is_integer, pt.is_floating, pt.is_boolean, pt.is_null)):
         raise FileProblem(f"{name}: column {column!r} has lists of {kind.value_type}, and they must be of numbers")
     whole = values.combine_chunks()
     whole = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
@@ -234,7 +234,8 @@ def _list_numbers(values: Any, column: str, name: str) -> np.ndarray:
             f"{name}: column {column!r} must have lists of one length, got {width[first]:,} numbers in row {first + 1:,} "
             f"and {width[other[0]]:,} in row {other[0] + 1:,}"
         )
-    flat = whole.filter(pa.array(there)).flatten().cast(pa.float64(), safe=False)
+    flat = whole.filter(pa.array(there)).flatten()
+    flat = (flat.cast(pa.int8()) if pt.is_boolean(flat.type) else flat).cast(pa.float64(), safe=False)
     out = np.full((len(width), int(width[first])), np.nan)
     out[there] = np.asarray(flat.to_numpy(zero_copy_only=False), dtype=np.float64).reshape(-1, int(width[first]))
     return out
@@ -298,7 +299,7 @@ def _weight(sheet: Sheet, column: str, name: str) -> np.ndarray | None:
     if not column:
         return None
     if column not in sheet.table.column_names:
-        raise FileProblem(f"{name}: has no column {shown(column)!r} for weights; {_have(sheet)}")
+        raise FileProblem(f"{name} has no column {shown(column)!r} for weights; {_have(sheet)}")
     weight = _numbers(sheet.table[column], column, name)
     if (bad := np.flatnonzero(weight < 0)).size:
         raise FileProblem(
@@ -313,7 +314,7 @@ def _label(sheet: Sheet, column: str, keep: np.ndarray, name: str) -> tuple[np.n
     if not column:
         return None, ()
     if column not in sheet.table.column_names:
-        raise FileProblem(f"{name}: has no column {shown(column)!r} for labels; {_have(sheet)}")
+        raise FileProblem(f"{name} has no column {shown(column)!r} for labels; {_have(sheet)}")
     cells = sheet.table[column].take(keep).to_pylist()
     plain = [None if cell is None or cell == "" else cell if _is_plain(cell) else str(cell) for cell in cells]
     codes, names = coded(plain)

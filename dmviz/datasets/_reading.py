@@ -62,13 +62,13 @@ def read(path: Path, name: str, wanted: Callable[[str], bool] = lambda column: T
     except Exception as error:
         # The border to foreign bytes: parsers raise dozens of types, and a person needs one sentence of each.
         reason = str(error).strip().partition("\n")[0][:160] or type(error).__name__
-        raise FileProblem(f"{name}: cannot be read as {kind}; it may be damaged or cut off ({shown(reason)})") from error
+        raise FileProblem(f"{name} cannot be read as {kind}; it may be damaged or cut off ({shown(reason)})") from error
     ending = path.suffix.lower().lstrip(".")
     if ending in _ENDINGS and kind not in _ENDINGS[ending]:
         note = f"read as {kind}, which its content is, and not as the ending .{ending} says"
         sheet = sheet._replace(notes=(note, *sheet.notes))
     if sheet.table.num_rows == 0:
-        raise FileProblem(f"{name}: has no rows; a table needs at least one row of numbers")
+        raise FileProblem(f"{name} has no rows; a table needs at least one row of numbers")
     return _with_distinct_names(sheet)
 
 
@@ -77,10 +77,10 @@ Reader = Callable[[Path, str, Callable[[str], bool]], Sheet]
 
 def _kind_of(head: bytes, name: str) -> tuple[str, Reader]:
     if not head:
-        raise FileProblem(f"{name}: is empty")
+        raise FileProblem(f"{name} is empty")
     for start, what, remedy in _FOREIGN:
         if head.startswith(start):
-            raise FileProblem(f"{name}: is {what}; {remedy}")
+            raise FileProblem(f"{name} is {what}; {remedy}")
     if head.startswith(b"\x93NUMPY"):
         return "npy", _npy
     if head.startswith(b"PK\x03\x04") or head.startswith(b"PK\x05\x06"):
@@ -106,10 +106,10 @@ _ENDINGS = {
 def _bounded(numbers: int, columns: int, name: str) -> None:
     if numbers > MOST_NUMBERS:
         raise FileProblem(
-            f"{name}: holds {numbers:,} cells, and at most {MOST_NUMBERS:,} are read; take fewer rows or columns"
+            f"{name} holds {numbers:,} cells, and at most {MOST_NUMBERS:,} are read; take fewer rows or columns"
         )
     if columns > MOST_COLUMNS:
-        raise FileProblem(f"{name}: has {columns:,} columns, and at most {MOST_COLUMNS:,} are read")
+        raise FileProblem(f"{name} has {columns:,} columns, and at most {MOST_COLUMNS:,} are read")
 
 
 # ---- npy and npz: the header says how much there is, and it is asked before a byte is allocated
@@ -125,16 +125,16 @@ def _npz(path: Path, name: str, wanted: Callable[[str], bool]) -> Sheet:
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         if any(m.filename.startswith(("xl/", "word/", "content.xml")) for m in members):
-            raise FileProblem(f"{name}: is a spreadsheet or document; save it as csv")
+            raise FileProblem(f"{name} is a spreadsheet or document; save it as csv")
         arrays = [m for m in members if m.filename.endswith(".npy")]
         if not arrays:
-            raise FileProblem(f"{name}: is a zip archive without arrays; unpack it, or save the numbers as npz")
+            raise FileProblem(f"{name} is a zip archive without arrays; unpack it, or save the numbers as npz")
         if len(arrays) > 1000:
-            raise FileProblem(f"{name}: holds {len(arrays):,} arrays, and at most 1,000 are read")
+            raise FileProblem(f"{name} holds {len(arrays):,} arrays, and at most 1,000 are read")
         found: dict[str, np.ndarray] = {}
         for member in arrays:
             if member.flag_bits & 1:
-                raise FileProblem(f"{name}: is protected by a password; unpack it first")
+                raise FileProblem(f"{name} is protected by a password; unpack it first")
             with archive.open(member) as file:
                 array = _array(file, f"{name}: array {shown(member.filename)[:-4]!r}", member.file_size)
             found[member.filename.removesuffix(".npy")] = array
@@ -147,18 +147,18 @@ def _array(file: Any, name: str, size: int) -> np.ndarray:
     version = np.lib.format.read_magic(file)
     read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in read_header:
-        raise FileProblem(f"{name}: is npy version {version[0]}.{version[1]}; versions 1.0 and 2.0 are read")
+        raise FileProblem(f"{name} is npy version {version[0]}.{version[1]}; versions 1.0 and 2.0 are read")
     shape, fortran, dtype = read_header[version](file)
     if dtype.hasobject:
-        raise FileProblem(f"{name}: holds Python objects (a pickle, which may run code); save plain numbers")
+        raise FileProblem(f"{name} holds Python objects (a pickle, which may run code); save plain numbers")
     count = math.prod(shape)
     columns = count // max(1, shape[0]) if shape else 1
     _bounded(count, columns, name)
     if count * dtype.itemsize > min(_MOST_UNPACKED, size):
-        raise FileProblem(f"{name}: is cut off: its header promises {count * dtype.itemsize:,} bytes of numbers")
+        raise FileProblem(f"{name} is cut off: its header promises {count * dtype.itemsize:,} bytes of numbers")
     raw = file.read(count * dtype.itemsize)
     if len(raw) < count * dtype.itemsize:
-        raise FileProblem(f"{name}: is cut off: {len(raw):,} of {count * dtype.itemsize:,} bytes are there")
+        raise FileProblem(f"{name} is cut off: {len(raw):,} of {count * dtype.itemsize:,} bytes are there")
     return np.frombuffer(raw, dtype, count).reshape(shape, order="F" if fortran else "C")
 
 
@@ -167,7 +167,7 @@ def _sheet_of_arrays(arrays: dict[str, np.ndarray], name: str) -> Sheet:
 
     arrays = {k: a for k, a in arrays.items() if a.ndim}
     if not arrays:
-        raise FileProblem(f"{name}: holds a single number; a table needs rows")
+        raise FileProblem(f"{name} holds a single number; a table needs rows")
     matrices = [k for k, a in arrays.items() if a.ndim > 1 and a.dtype.kind in "biuf"]
     main = next((k for k in _MATRIX_NAMES if k in matrices), matrices[0] if matrices else "")
     rows = len(arrays[main] if main else next(iter(arrays.values())))
@@ -227,7 +227,7 @@ def _parquet(path: Path, name: str, wanted: Callable[[str], bool]) -> Sheet:
         _bounded(cells, len(names), name)
         unpacked = sum(leaf.total_uncompressed_size for leaf in leaves)
         if unpacked > _MOST_UNPACKED:
-            raise FileProblem(f"{name}: unpacks to {unpacked >> 20:,} MB, and at most {_MOST_UNPACKED >> 20:,} are read")
+            raise FileProblem(f"{name} unpacks to {unpacked >> 20:,} MB, and at most {_MOST_UNPACKED >> 20:,} are read")
         return Sheet(file.read(columns=names, use_threads=False))
 
 
@@ -238,7 +238,7 @@ def _text(path: Path, name: str, wanted: Callable[[str], bool]) -> Sheet:
     text, notes = _decoded(path.read_bytes(), name)
     start = text.lstrip()[:1]
     if not start:
-        raise FileProblem(f"{name}: is empty")
+        raise FileProblem(f"{name} is empty")
     sheet = _json(text, name) if start in "{[" else _csv(text, name)
     return sheet._replace(notes=(*notes, *sheet.notes))
 
@@ -246,12 +246,12 @@ def _text(path: Path, name: str, wanted: Callable[[str], bool]) -> Sheet:
 def _decoded(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
     notes: tuple[str, ...] = ()
     if data.startswith((b"\xff\xfe\x00\x00", b"\x00\x00\xfe\xff")):
-        raise FileProblem(f"{name}: is in UTF-32; save it as UTF-8")
+        raise FileProblem(f"{name} is in UTF-32; save it as UTF-8")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         try:
             text = data.decode("utf-16")
         except UnicodeDecodeError as error:
-            raise FileProblem(f"{name}: is cut off or damaged UTF-16 at byte {error.start:,}; save it as UTF-8") from None
+            raise FileProblem(f"{name} is cut off or damaged UTF-16 at byte {error.start:,}; save it as UTF-8") from None
         notes = ("read as UTF-16",)
     else:
         if b"\x00" in data[:4096]:
@@ -262,10 +262,10 @@ def _decoded(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise FileProblem(
-                f"{name}: is not UTF-8: byte {error.start:,} is 0x{data[error.start]:02x}; save it as UTF-8"
+                f"{name} is not UTF-8: byte {error.start:,} is 0x{data[error.start]:02x}; save it as UTF-8"
             ) from None
     if "\x00" in text:
-        raise FileProblem(f"{name}: has a zero byte in its text, at sign {text.index(chr(0)):,}; save it as plain UTF-8")
+        raise FileProblem(f"{name} has a zero byte in its text, at sign {text.index(chr(0)):,}; save it as plain UTF-8")
     return text.replace("\r\n", "\n").replace("\r", "\n"), notes
 
 
@@ -339,7 +339,7 @@ def _json(text: str, name: str) -> Sheet:
     try:
         whole = json.loads(text)
     except RecursionError:
-        raise FileProblem(f"{name}: is nested too deeply; give one flat record a line") from None
+        raise FileProblem(f"{name} is nested too deeply; give one flat record a line") from None
     except ValueError:
         whole = list(_lines(text, name))
     if isinstance(whole, dict):
