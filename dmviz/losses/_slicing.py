@@ -65,7 +65,8 @@ def frames(count: int, dim: int, size: int, rng: Generator) -> Tensor:
     """(B, D, k) blocks of k orthonormal columns, uniform among all such (Haar)."""
     q, r = torch.linalg.qr(gaussian((count, dim, size), rng))
     signs: Tensor = torch.where(torch.diagonal(r, dim1=-2, dim2=-1) < 0, -1.0, 1.0)[:, None, :]
-    return signs * q
+    turned: Tensor = signs * q
+    return turned
 
 
 def gaussian(shape: tuple[int, ...], rng: Generator) -> Tensor:
