@@ -53,12 +53,27 @@ def kernel_sums(x: Tensor, y: Tensor, b: Tensor, kernel: Kernel) -> Sums:
 
 def _direct(x: Tensor, y: Tensor, b: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
     """One tile from exact differences."""
-    apart = [x[:, d, None] - y[None, :, d] for d in range(x.shape[1])]  # D times (B, C)
+    apart = differences(x, y)
+    r2 = sum_of_squares(apart)
+    k, w = kernel_and_slope(kernel, r2)
+    return k @ b, torch.stack([z.mul_(w) @ b for z in apart], dim=1)
+
+
+def differences(x: Tensor, y: Tensor) -> list[Tensor]:
+    """D times (B, C): x - y, one coordinate at a time."""
+    return [x[:, d, None] - y[None, :, d] for d in range(x.shape[1])]
+
+
+def sum_of_squares(apart: list[Tensor]) -> Tensor:
     r2 = apart[0] * apart[0]
     for z in apart[1:]:
         r2.addcmul_(z, z)
-    k, w = kernel_and_slope(kernel, r2)
-    return k @ b, torch.stack([z.mul_(w) @ b for z in apart], dim=1)
+    return r2
+
+
+def squares(x: Tensor, y: Tensor, exact_near: bool) -> Tensor:
+    """(B, C) squared distances; in high dimension x and y must be near the origin."""
+    return sum_of_squares(differences(x, y)) if x.shape[1] <= DIRECT else _squares(x, y, exact_near)
 
 
 def _product(x: Tensor, y: Tensor, b: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,234 @@
+"""Entropic transport in the log domain, in tiles: soft minima, potentials, and where the plan sends each point.
+
+Cost C = |x - y|^2 / 2 (p = 2) or |x - y| (p = 1), temperature eps = blur^p, entropy relative to a x b:
+
+    f_i <- softmin_i(g) = -eps log sum_j b_j exp((g_j - C_ij) / eps)        and the same from f to g.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dmviz.losses._pairs import DIRECT, differences, squares, sum_of_squares, tiles
+
+_FLOOR = -80.0  # exp is slow where it underflows; e^-80 of the largest term is nothing
+_NO_WEIGHT = -1e5  # stands for log 0
+
+
+class Soft(NamedTuple):
+    """Soft minima at x (N,), float64, and, where asked for, the gradient in x of the soft minimum (N, D)."""
+
+    f: Tensor
+    grad: Tensor | None
+
+
+class Problem(NamedTuple):
+    """Two weighted clouds, the exponent of the cost, and the blur."""
+
+    x: Tensor  # (N, D)
+    y: Tensor  # (M, D)
+    log_a: Tensor  # (N,) float64
+    log_b: Tensor  # (M,) float64
+    p: int
+    blur: float
+
+    @property
+    def turned(self) -> "Problem":
+        """The same problem seen from y."""
+        return self._replace(x=self.y, y=self.x, log_a=self.log_b, log_b=self.log_a)
+
+    @property
+    def eps(self) -> float:
+        return self.blur**self.p
+
+
+class Effort(NamedTuple):
+    """When to stop: the marginals' L1 error, and the most iterations."""
+
+    tolerance: float
+    iterations: int
+
+
+class Pair(NamedTuple):
+    """f on x and g on y, both float64, and how far the marginal on y was off (L1, at most 2) one half-step ago."""
+
+    f: Tensor
+    g: Tensor
+    drift: float
+
+
+def log_weight(b: Tensor) -> Tensor:
+    return b.double().log().clamp_min(_NO_WEIGHT)
+
+
+@torch.no_grad()
+def softmin(x: Tensor, y: Tensor, h: Tensor, eps: float, p: int, want_grad: bool = False) -> Soft:
+    """-eps log sum_j exp(h_j - C(x_i, y_j) / eps), with h_j = log b_j + g_j / eps (M,) in float64."""
+    f = h.new_empty(len(x))
+    grad = h.new_empty(x.shape) if want_grad else None
+    # Around its largest value h keeps its digits in float32.
+    top = h.max()
+    h = (h - top).to(x.dtype)
+    for rows, parts in _row_tiles(x, y):
+        peak, total, sums = _row(x[rows], y, h, parts, eps, p, want_grad)
+        f[rows] = -eps * (peak.double() + total.log() + top)
+        if grad is not None:
+            grad[rows] = sums / total[:, None]
+    return Soft(f, grad)
+
+
+def _row_tiles(x: Tensor, y: Tensor) -> list[tuple[slice, list[slice]]]:
+    table: dict[int, tuple[slice, list[slice]]] = {}
+    for rows, columns in tiles(len(x), len(y), x):
+        table.setdefault(rows.start, (rows, []))[1].append(columns)
+    return list(table.values())
+
+
+def _row(
+    x: Tensor, y: Tensor, h: Tensor, parts: list[slice], eps: float, p: int, want_grad: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Largest exponent, sum of exponentials over it, and their sum times grad C, over all columns."""
+    peak = x.new_full((len(x),), -math.inf)
+    total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    sums = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+    for columns in parts:
+        z, spread = _exponent(x, y[columns], h[columns], eps, p)
+        higher = torch.maximum(peak, z.amax(1))
+        shrink = (peak - higher).double().exp()
+        e = z.sub_(higher[:, None]).clamp_min_(_FLOOR).exp_()
+        total = total * shrink + e.sum(1)
+        if want_grad:
+            sums = sums * shrink[:, None] + _pull(e, x, y[columns], spread, p)
+        peak = higher
+    return peak, total, sums
+
+
+def _exponent(x: Tensor, y: Tensor, h: Tensor, eps: float, p: int) -> tuple[Tensor, list[Tensor] | Tensor | None]:
+    """h_j - C_ij / eps, and what the gradient of C will need."""
+    if p == 2:
+        return squares(x, y, exact_near=False).mul_(-0.5 / eps).add_(h), None
+    if x.shape[1] <= DIRECT:
+        apart = differences(x, y)
+        r = sum_of_squares(apart).sqrt_()
+        inverse = r.reciprocal().masked_fill_(r <= 0, 0.0)
+        return r.mul_(-1.0 / eps).add_(h), [z.mul_(inverse) for z in apart]
+    r = squares(x, y, exact_near=True).sqrt_()
+    inverse = r.reciprocal().masked_fill_(r <= 0, 0.0)
+    return r.mul_(-1.0 / eps).add_(h), inverse
+
+
+def _pull(e: Tensor, x: Tensor, y: Tensor, spread: list[Tensor] | Tensor | None, p: int) -> Tensor:
+    """sum_j e_ij grad C(x_i, y_j), (B, D): x - y, or the unit vector along it (0 where they meet)."""
+    if isinstance(spread, list):
+        return torch.stack([(z * e).sum(1) for z in spread], dim=1)
+    w = e if p == 2 else e * spread
+    return w.sum(1, keepdim=True) * x - w @ y
+
+
+def soft(problem: Problem, g: Tensor, want_grad: bool = False, eps: float | None = None) -> Soft:
+    """The soft minimum on x of a potential on y."""
+    eps = problem.eps if eps is None else eps
+    return softmin(problem.x, problem.y, problem.log_b + g / eps, eps, problem.p, want_grad)
+
+
+def temperatures(problem: Problem, scaling: float = 0.7) -> list[float]:
+    """From the diameter down to the blur, each length `scaling` times the one before; the blur itself comes next."""
+    low = torch.minimum(problem.x.amin(0), problem.y.amin(0))
+    high = torch.maximum(problem.x.amax(0), problem.y.amax(0))
+    length, lengths = float((high - low).double().norm()), []
+    while length > problem.blur:
+        lengths.append(length)
+        length *= scaling
+    return [length**problem.p for length in lengths]
+
+
+def solve_pair(problem: Problem, effort: Effort, start: tuple[Tensor, Tensor] | None = None) -> Pair:
+    """Potentials of the transport from x to y: annealed, then over-relaxed until the marginals fit.
+
+    From a `start` there is no annealing. Ends with g, which f is the soft minimum of only once `soft` is asked.
+    """
+    back = problem.turned
+    f, g = start or _annealed(problem)
+    b, floor = problem.log_b.exp(), _reachable(problem)
+    pace, drift = Pace(), math.inf
+    for _ in range(max(effort.iterations, 1)):
+        fresh = soft(back, f).f
+        drift = _marginal_error(b, g, fresh, problem.eps)
+        if drift <= max(effort.tolerance, floor) or pace.stuck:
+            return Pair(f, fresh, drift)
+        step = pace(drift)
+        g = g + step * (fresh - g)
+        f = f + step * (soft(problem, g).f - f)
+    return Pair(f, g, drift)
+
+
+def _annealed(problem: Problem) -> tuple[Tensor, Tensor]:
+    """Rough potentials at the blur, from blurs as wide as the clouds on down."""
+    back, step = problem.turned, 1.0
+    f = torch.zeros(len(problem.x), dtype=torch.float64, device=problem.x.device)
+    g = torch.zeros(len(problem.y), dtype=torch.float64, device=problem.x.device)
+    for eps in temperatures(problem):
+        g = g + step * (soft(back, f, eps=eps).f - g)
+        f = f + step * (soft(problem, g, eps=eps).f - f)
+        step = 1.5
+    return f, g
+
+
+class Pace:
+    """How far to go along each update: over-relaxation, from how fast the marginals have been closing in.
+
+    Where a plain sweep shrinks the error by q, steps of 2 / (1 + sqrt(1 - q)) shrink it fastest. q is read off the
+    decrease over the last four sweeps. While the marginals are far off, plain sweeps, which always converge.
+    """
+
+    def __init__(self) -> None:
+        self.step = 1.0
+        self.drifts: list[float] = []
+        self.best, self.idle = math.inf, 0
+
+    @property
+    def stuck(self) -> bool:
+        """Whether rounding, not the sweeps, now decides: nothing gained in fifty of them."""
+        return self.idle >= 50
+
+    def __call__(self, drift: float) -> float:
+        self.idle = 0 if drift < self.best else self.idle + 1
+        self.best = min(drift, self.best)
+        self.drifts.append(drift)
+        if len(self.drifts) > 4:
+            rate = (drift / max(self.drifts[0], 1e-300)) ** 0.25
+            if self.step - 1.0 < rate < 1.0:
+                q = min((rate + self.step - 1.0) ** 2 / (rate * self.step**2), 1.0)
+                self.step = min(2.0 / (1.0 + math.sqrt(1.0 - q)), 1.9)
+            self.drifts.clear()
+        return self.step if drift < 1.0 else 1.0
+
+
+def _marginal_error(b: Tensor, old: Tensor, fresh: Tensor, eps: float) -> float:
+    """sum_j b_j |exp((old - fresh) / eps) - 1|: the L1 error of the marginal before this half-step."""
+    return float(b @ ((old - fresh) / eps).clamp(-50.0, 50.0).expm1().abs())
+
+
+def _reachable(problem: Problem) -> float:
+    """The marginal error that rounding leaves: an exponent C / eps is off by its size times the machine epsilon."""
+    radius = float(problem.x.square().sum(1).mean().sqrt() + problem.y.square().sum(1).mean().sqrt())
+    return torch.finfo(problem.x.dtype).eps * (4.0 + radius**problem.p / (2.0 * problem.eps))
+
+
+def solve_self(problem: Problem, effort: Effort, start: Tensor | None = None) -> Tensor:
+    """The one potential of a cloud's transport onto itself, by averaged updates p <- (p + softmin p) / 2."""
+    p = start
+    if p is None:
+        p = torch.zeros(len(problem.x), dtype=torch.float64, device=problem.x.device)
+        for eps in temperatures(problem):
+            p = 0.5 * (p + soft(problem, p, eps=eps).f)
+    a, floor = problem.log_a.exp(), _reachable(problem)
+    for _ in range(max(effort.iterations, 1)):
+        fresh = soft(problem, p).f
+        drift = _marginal_error(a, p, fresh, problem.eps)
+        p = 0.5 * (p + fresh)
+        if drift <= max(effort.tolerance, floor):
+            break
+    return p
