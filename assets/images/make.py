@@ -63,9 +63,7 @@ def mountains() -> Image.Image:
         oval(pen, *star, 0.012, 0.012, 230)
     for base, height, grey, waves in ((0.55, 0.20, 70, 5), (0.70, 0.16, 130, 7), (0.86, 0.09, 210, 9)):
         across = np.linspace(0, 1, 400)
-        ridge = sum(
-            height / k * np.abs(((across * k * waves / 5 + rng.uniform()) % 1) - 0.5) for k in (1, 2, 4, 8)
-        )
+        ridge = sum(height / k * np.abs(((across * k * waves / 5 + rng.uniform()) % 1) - 0.5) for k in (1, 2, 4, 8))
         pen.polygon(at((0, 1), *zip(across, base + 0.15 - ridge, strict=True), (1, 1)), fill=grey)
     return canvas
 

@@ -1,5 +1,6 @@
 """A table and the columns that a person chose -> Rows: numbers cast once, rows without a number left out by name."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -24,11 +25,12 @@ class Choice:
     def names(self) -> tuple[str, ...]:
         return tuple(part.strip() for part in self.columns.split(",") if part.strip())
 
-    def wants(self, column: str) -> bool:
-        """Whether a column of the file is needed at all."""
-        if not self.names() or column.strip() in (self.label.strip(), self.weight.strip()):
-            return True
-        return any(fnmatchcase(column.strip(), name) or _grows(column.strip(), name) for name in self.names())
+    def patterns(self) -> tuple[str, ...]:
+        """Patterns of the columns that are needed at all; none: every column."""
+        if not self.names():
+            return ()
+        whole = (re.sub(r"_?\d+$", "", name) for name in self.names())  # x12 is a part of the list column x
+        return tuple(p for p in (*self.names(), *whole, self.label.strip(), self.weight.strip()) if p)
 
 
 def rows_of(sheet: Sheet, choice: Choice, name: str) -> Rows:
@@ -198,8 +200,8 @@ def _numbers(values: Any, column: str, name: str) -> np.ndarray:
     if (text := _text(values)) is not None:
         if (bad := _first_text(text)) is not None:
             raise FileProblem(
-                f"{name}: column {column!r} has text in row {bad[0] + 1:,} ({shown(bad[1])!r}); the columns chosen must "
-                f"be numbers. Leave the column out or fill the cell."
+                f"{name}: column {column!r} has text in row {bad[0] + 1:,} ({shown(bad[1])!r}); the columns chosen "
+                f"must be numbers. Leave the column out or fill the cell."
             )
         cells = text.to_pylist()
         return np.array([np.nan if cell is None else _as_float(cell) for cell in cells], dtype=np.float64)
@@ -231,8 +233,8 @@ def _list_numbers(values: Any, column: str, name: str) -> np.ndarray:
     first = int(np.flatnonzero(there)[0])
     if (other := np.flatnonzero(there & (width != width[first]))).size:
         raise FileProblem(
-            f"{name}: column {column!r} must have lists of one length, got {width[first]:,} numbers in row {first + 1:,} "
-            f"and {width[other[0]]:,} in row {other[0] + 1:,}"
+            f"{name}: column {column!r} must have lists of one length, got {width[first]:,} numbers in row "
+            f"{first + 1:,} and {width[other[0]]:,} in row {other[0] + 1:,}"
         )
     flat = whole.filter(pa.array(there)).flatten()
     flat = (flat.cast(pa.int8()) if pt.is_boolean(flat.type) else flat).cast(pa.float64(), safe=False)
@@ -281,10 +283,10 @@ def _finite(
     blamed = (~good[left_out]).argmax(1)  # the first column at fault
     for column in list(dict.fromkeys(blamed.tolist()))[:5]:
         rows = left_out[blamed == column]
-        what = _what(np.where(good[rows, column], 0.0, weight[rows] if column == x.shape[1] else x[rows, column]))
+        cells = x[rows, column] if weight is None or column < x.shape[1] else weight[rows]
         some = ", ".join(f"{row + 1:,}" for row in rows[:8]) + (", ..." if len(rows) > 8 else "")
         plural = "row" if len(rows) == 1 else "rows"
-        notes.append(f"{len(rows):,} {plural} left out: {what} in {shown(columns[column])!r} ({plural} {some})")
+        notes.append(f"{len(rows):,} {plural} left out: {_what(cells)} in {shown(columns[column])!r} ({plural} {some})")
     if len(set(blamed.tolist())) > 5:
         notes.append(f"{len(left_out):,} rows are left out in all")
     return np.flatnonzero(good.all(1))

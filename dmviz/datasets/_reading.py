@@ -8,12 +8,13 @@ import json
 import math
 import re
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dmviz.datasets._parquet import read_apart
 from dmviz.datasets._store import shown
 from dmviz.items import FileProblem
 
@@ -50,8 +51,8 @@ class Sheet(NamedTuple):
     matrix: str = ""
 
 
-def read(path: Path, name: str, wanted: Callable[[str], bool] = lambda column: True) -> Sheet:
-    """The table in a file, whatever its ending. `wanted` says which columns of a parquet file are needed."""
+def read(path: Path, name: str, wanted: Sequence[str] = ()) -> Sheet:
+    """The table in a file, whatever its ending. `wanted`: patterns of the columns that a parquet file must give."""
     try:
         with path.open("rb") as file:
             head = file.read(64)
@@ -72,7 +73,7 @@ def read(path: Path, name: str, wanted: Callable[[str], bool] = lambda column: T
     return _with_distinct_names(sheet)
 
 
-Reader = Callable[[Path, str, Callable[[str], bool]], Sheet]
+Reader = Callable[[Path, str, Sequence[str]], Sheet]
 
 
 def _kind_of(head: bytes, name: str) -> tuple[str, Reader]:
@@ -115,13 +116,13 @@ def _bounded(numbers: int, columns: int, name: str) -> None:
 # ---- npy and npz: the header says how much there is, and it is asked before a byte is allocated
 
 
-def _npy(path: Path, name: str, wanted: Callable[[str], bool]) -> Sheet:
+def _npy(path: Path, name: str, wanted: Sequence[str]) -> Sheet:
     with path.open("rb") as file:
         array = _array(file, name, path.stat().st_size)
     return _sheet_of_arrays({"x": array}, name)
 
 
-def _npz(path: Path, name: str, wanted: Callable[[str], bool]) -> Sheet:
+def _npz(path: Path, name: str, wanted: Sequence[str]) -> Sheet:
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         if any(m.filename.startswith(("xl/", "word/", "content.xml")) for m in members):
@@ -211,30 +212,18 @@ def _word(value: Any) -> str | None:
 # ---- parquet: the footer says how many values each column holds
 
 
-def _parquet(path: Path, name: str, wanted: Callable[[str], bool]) -> Sheet:
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path) as file:
-        meta, schema = file.metadata, file.schema_arrow
-        names = [column for column in dict.fromkeys(schema.names) if wanted(column)]
-        leaves = [
-            group.column(i)
-            for group in (meta.row_group(g) for g in range(meta.num_row_groups))
-            for i in range(group.num_columns)
-            if group.column(i).path_in_schema.split(".")[0] in names
-        ]
-        cells = max(sum(leaf.num_values for leaf in leaves), meta.num_rows)
-        _bounded(cells, len(names), name)
-        unpacked = sum(leaf.total_uncompressed_size for leaf in leaves)
-        if unpacked > _MOST_UNPACKED:
-            raise FileProblem(f"{name} unpacks to {unpacked >> 20:,} MB, and at most {_MOST_UNPACKED >> 20:,} are read")
-        return Sheet(file.read(columns=names, use_threads=False))
+def _parquet(path: Path, name: str, wanted: Sequence[str]) -> Sheet:
+    table, problem = read_apart(path, wanted, MOST_NUMBERS, _MOST_UNPACKED)
+    if problem:
+        raise FileProblem(f"{name} {problem}")
+    _bounded(0, table.num_columns, name)
+    return Sheet(table)
 
 
 # ---- text: csv and its kin, json lines, json
 
 
-def _text(path: Path, name: str, wanted: Callable[[str], bool]) -> Sheet:
+def _text(path: Path, name: str, wanted: Sequence[str]) -> Sheet:
     text, notes = _decoded(path.read_bytes(), name)
     start = text.lstrip()[:1]
     if not start:
@@ -251,7 +240,7 @@ def _decoded(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
         try:
             text = data.decode("utf-16")
         except UnicodeDecodeError as error:
-            raise FileProblem(f"{name} is cut off or damaged UTF-16 at byte {error.start:,}; save it as UTF-8") from None
+            raise FileProblem(f"{name} is damaged UTF-16 at byte {error.start:,}; save it as UTF-8") from None
         notes = ("read as UTF-16",)
     else:
         if b"\x00" in data[:4096]:
@@ -280,14 +269,17 @@ def _csv(text: str, name: str) -> Sheet:
     _bounded(text.count(mark) + text.count("\n"), len(header), name)
     bare = all(_is_number(cell) for cell in header)
     torn: list[Any] = []
+
+    def keep_torn(row: Any) -> str:
+        torn.append(row)
+        return "skip"
+
     raw = text.encode()
     table = pc.read_csv(
         io.BytesIO(raw),
         # One block, so that a column's type is judged by all of its rows.
         read_options=pc.ReadOptions(use_threads=False, block_size=len(raw) + 1024, autogenerate_column_names=bare),
-        parse_options=pc.ParseOptions(
-            delimiter=mark, newlines_in_values='"' in text, invalid_row_handler=lambda row: torn.append(row) or "skip"
-        ),
+        parse_options=pc.ParseOptions(delimiter=mark, newlines_in_values='"' in text, invalid_row_handler=keep_torn),
         convert_options=pc.ConvertOptions(
             null_values=["", "nan", "NaN", "NAN", "-nan", "NA", "null", "NULL"],
             decimal_point="," if mark == ";" and re.search(r"(^|;)-?\d+,\d+(;|$)", text[:4096], re.M) else ".",
@@ -350,7 +342,7 @@ def _json(text: str, name: str) -> Sheet:
         return _sheet_of_records([{"x": row} for row in whole], name, "x")
     for number, row in enumerate(whole, 1):
         if not isinstance(row, dict):
-            raise FileProblem(f"{name}: row {number:,} must be a record such as {{\"x\": 1}}, got {shown(str(row))}")
+            raise FileProblem(f'{name}: row {number:,} must be a record such as {{"x": 1}}, got {shown(str(row))}')
     return _sheet_of_records(whole, name, "")
 
 

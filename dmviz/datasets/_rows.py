@@ -79,9 +79,7 @@ def chosen_rows(rows: Rows, at: np.ndarray) -> Rows:
         return None if column is None else column[at]
 
     table = None if rows.table is None else rows.table.take(at)
-    return replace(
-        rows, x=rows.x[at], ids=rows.ids[at], label=cut(rows.label), weight=cut(rows.weight), table=table
-    )
+    return replace(rows, x=rows.x[at], ids=rows.ids[at], label=cut(rows.label), weight=cut(rows.weight), table=table)
 
 
 def compact(rows: Rows) -> Rows:
@@ -153,6 +151,9 @@ def _fine_notes(rows: Rows) -> tuple[str, ...]:
 def _listed(names: Sequence[str], which: np.ndarray) -> str:
     found = [repr(shown(name)) for name, one in zip(names, which, strict=True) if one]
     more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-    return ("column " if len(found) == 1 else "columns ") + ", ".join(found[:5]) + more + (
-        " is" if len(found) == 1 else " are"
+    return (
+        ("column " if len(found) == 1 else "columns ")
+        + ", ".join(found[:5])
+        + more
+        + (" is" if len(found) == 1 else " are")
     )

@@ -52,7 +52,7 @@ class File:
 @lru_cache(maxsize=4)
 def _rows(path: Path, name: str, changed: int, size: int, choice: Choice) -> Rows:
     # `changed` and `size` are in the key so that an edited file is read again.
-    return rows_of(read(path, name, choice.wants), choice, name)
+    return rows_of(read(path, name, choice.patterns()), choice, name)
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,7 @@ from dmviz.cloud import Cloud, LogProb
 from dmviz.shapes._law import chosen, gauss, uniform
 
 
-def image_cloud(
-    ink: Tensor, width: float, noise: float, n: int, rng: Generator, label: Tensor | None = None
-) -> Cloud:
+def image_cloud(ink: Tensor, width: float, noise: float, n: int, rng: Generator, label: Tensor | None = None) -> Cloud:
     """n points of the law whose density is `ink` (H, W), at least 0, row 0 on top, pixels square.
 
     The longer side is `width` long and the middle is the origin. A point lies anywhere in its pixel, plus round noise.

@@ -57,7 +57,9 @@ def in_blocks(function: Callable[[Tensor], Tensor], rows: int) -> Callable[[Tens
     """The same function of (K, D), taken `rows` probes at a time."""
 
     def blocked(x: Tensor) -> Tensor:
-        return function(x) if len(x) <= rows else torch.cat([function(part) for part in x.split(rows)])
+        if len(x) <= rows:
+            return function(x)
+        return torch.cat([function(x[at : at + rows]) for at in range(0, len(x), rows)])
 
     return blocked
 

@@ -55,7 +55,8 @@ def decode(text: str) -> Tensor:
         try:
             raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
-            raise ValueError(f"Drawn: points must be compact text or pairs such as 0,0; 1,0.5, got {_short(text)}") from None
+            must = "Drawn: points must be compact text or pairs such as 0,0; 1,0.5, got"
+            raise ValueError(f"{must} {_short(text)}") from None
         if len(raw) % 4:
             raise ValueError(f"Drawn: points must be whole pairs, and {_short(text)} ends inside one")
         whole = [int.from_bytes(raw[i : i + 2], "little", signed=True) for i in range(0, len(raw), 2)]
@@ -99,9 +100,9 @@ class Drawn:
     title: ClassVar[str] = "Drawn by hand"
     source: ClassVar[tuple[str, ...]] = ()
 
-    points: Annotated[str, Help("the points, as the drawing tool writes them, or as pairs: 0,0; 1,0.5", most=27_000)] = (
-        encode(_HEART)
-    )
+    points: Annotated[
+        str, Help("the points, as the drawing tool writes them, or as pairs: 0,0; 1,0.5", most=27_000)
+    ] = encode(_HEART)
     noise: Annotated[float, Range(0, 3, unit="length", help="standard deviation of the blur")] = 0.08
 
     def __post_init__(self) -> None:

@@ -45,7 +45,9 @@ class GaussianMixture:
         """
         if not self.weights.strip():
             return torch.full((self.components,), 1 / self.components, dtype=torch.float64)
-        must = f"GaussianMixture: weights must be {self.components} numbers of at least 0, not all 0, such as 1,2,5; got"
+        must = (
+            f"GaussianMixture: weights must be {self.components} numbers of at least 0, not all 0, such as 1,2,5; got"
+        )
         try:
             shares = [float(part) for part in self.weights.split(",")]
         except ValueError:

@@ -50,5 +50,5 @@ class Ring:
     def _score(self, x: Tensor) -> Tensor:
         r = length(x)
         z = r * (self.radius / self.noise**2)
-        pull = torch.special.i1e(z) / torch.special.i0e(z)  # in [0, 1): the mean cosine to the circle's points
+        pull: Tensor = torch.special.i1e(z) / torch.special.i0e(z)  # in [0, 1): the mean cosine to the circle's points
         return (x / r[:, None] * (self.radius * pull[:, None]) - x) / self.noise**2
