@@ -43,7 +43,7 @@ export class Camera {
     const half = Math.min(w, h) / 2;
     return {
       right: [cy, sy, 0],
-      up: [sy * sp, -cy * sp, cp],
+      up: [-sy * sp, cy * sp, cp],
       back: [sy * cp, -cy * cp, sp], // from the center towards the eye
       distance: 3.4,
       scale: half * 0.92 * 3.4 * this.zoom,

@@ -37,6 +37,7 @@ export function isDark(background) {
 // A pair is (light, dark). Okabe and Ito's palette, darkened or lightened where its contrast is short.
 const DEFAULTS = {
   particles: ["#d55e00", "#ff9d3c"],
+  none: ["#a9b1ba", "#6d7682"], // particles whose label is missing
   target: ["#5f6b7a", "#aab4c2"],
   labels: [
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7a5195", "#4d4d4d", "#8c510a", "#35978f"],

@@ -1,7 +1,7 @@
 // What is drawn in the view: discs, trails, arrows. Works on screen coordinates; knows neither Plotly nor cameras.
 
 import { Sprite } from "./raster.js";
-import { mix, rgb, scale } from "./palette.js";
+import { css, mix, rgb, scale } from "./palette.js";
 
 const STEPS = 64; // colours along a scale
 const SIZES = 12; // sprite sizes along depth in 3-D
@@ -24,7 +24,7 @@ export class Look {
     this.dims = dims;
     this.colors = {
       plain: [rgb(theme.particles)],
-      label: theme.labels.map(rgb),
+      label: [...theme.labels, theme.none].map(rgb), // the last one: label missing
       time: scale(theme.time, STEPS),
       speed: scale(theme.speed, STEPS),
     };
@@ -63,8 +63,8 @@ export class Look {
 /** Colour index of each particle, or one number for all. */
 export function colorIndex(mode, { labels, speeds, speedMax, progress }, look) {
   if (mode === "label" && labels) {
-    const count = look.colors.label.length;
-    return (i) => ((labels[i] % count) + count) % count;
+    const count = look.colors.label.length - 1;
+    return (i) => (labels[i] < 0 ? count : labels[i] % count);
   }
   if (mode === "speed" && speeds) {
     const unit = speedMax > 0 ? 1 / speedMax : 0;
@@ -142,8 +142,8 @@ export function arrowScale(lengths, old, wish) {
 
 /** Arrows from tails to tips, one path, one stroke. */
 export function drawArrows(context, tails, tips, count, theme, dpr) {
-  const head = 5 * dpr;
-  for (const [color, width] of [[theme.background, 3.2], [theme.arrow, 1.3]]) {
+  const head = 4.5 * dpr;
+  for (const [color, width] of [[css(rgb(theme.background), 0.7), 2.8], [css(rgb(theme.arrow), 0.85), 1.1]]) {
     context.strokeStyle = color;
     context.lineWidth = width * dpr;
     context.lineCap = "round";

@@ -237,7 +237,7 @@ export class Picture {
       }
       lengths[i] = Math.sqrt(lengths[i]);
     }
-    this.arrowScale = p.arrowScale(lengths, this.arrowScale, (40 * this.dpr) / this.pixelsPerUnit());
+    this.arrowScale = p.arrowScale(lengths, this.arrowScale, (30 * this.dpr) / this.pixelsPerUnit());
     for (let i = 0; i < count * d; i++) tip[i] = middle[i] + arrows[i] * this.arrowScale;
     const pick = (x) => {
       const screen = this.view.toScreen(x, count, new Float32Array(3 * count), this.w, this.h);
@@ -245,7 +245,7 @@ export class Picture {
     };
     p.drawArrows(context, pick(middle), pick(tip), count, this.theme, this.dpr);
     const share = count < this.n ? `, ${count} of ${this.n.toLocaleString("en")} particles` : "";
-    this.arrowNote = `Arrow: the way in ${number(this.arrowScale).replace(/\.?0+$/, "")} units of time${share}.`;
+    this.arrowNote = `Arrows span the way of ${String(this.arrowScale)} units of time${share}.`;
   }
 
   pixelsPerUnit() {
@@ -284,7 +284,7 @@ export class Picture {
     const d = this.scene.dims;
     const lines = [`particle ${i}`];
     for (let j = 0; j < d; j++) lines.push(`${this.scene.axes[j] ?? "xyz"[j]}  ${number(this.x[i * d + j])}`);
-    if (this.scene.label) lines.push(`label  ${this.scene.label_names[this.scene.label[i]] ?? this.scene.label[i]}`);
+    if (this.scene.label) lines.push(`label  ${this.scene.label[i] < 0 ? "none" : this.scene.label_names[this.scene.label[i]] ?? this.scene.label[i]}`);
     const speeds = store.speeds(k, this.speedBuffer);
     if (speeds) lines.push(`speed  ${number(speeds[i])}`);
     this.tip.textContent = lines.join("\n");
@@ -387,10 +387,9 @@ export class Picture {
     if (mode === "label") {
       const present = [...new Set(this.scene.label)].sort((a, b) => a - b);
       for (const value of present.slice(0, 12)) {
-        const color = this.theme.labels[((value % this.theme.labels.length) + this.theme.labels.length) % this.theme.labels.length];
         const dot = el("i");
-        dot.style.background = color;
-        this.legend.append(el("b", "", {}, dot, String(this.scene.label_names[value] ?? value)));
+        dot.style.background = value < 0 ? this.theme.none : this.theme.labels[value % this.theme.labels.length];
+        this.legend.append(el("b", "", {}, dot, value < 0 ? "no label" : String(this.scene.label_names[value] ?? value)));
       }
       if (present.length > 12) this.legend.append(el("b", "", {}, `and ${present.length - 12} more; colours repeat`));
     } else if (mode !== "plain") {

@@ -40,7 +40,7 @@ export class Player {
     const c = this.controls;
     const side = el("div", "dmv-side", {}, el("div", "dmv-side-head", {}, el("strong", "", {}, "Loss and referees"), c.log), this.plotHost, c.table);
     this.host = el("div", "dmv", { tabindex: 0, role: "region", "aria-label": "Flow player" },
-      c.alert, el("div", "dmv-main", {}, this.viewHost, side), c.transport, c.drawBar, c.options, c.status, c.said);
+      el("div", "dmv-body", {}, c.alert, el("div", "dmv-main", {}, this.viewHost, side), c.transport, c.drawBar, c.options, c.status, c.said));
     this.picture = new Picture(this.viewHost, this.Plotly, { drew: () => this.showDrawing() });
     this.curves = new Curves(this.plotHost, this.Plotly, (frame) => this.scrubTo(frame));
     this.curves.log = this.options.log;
@@ -140,6 +140,7 @@ export class Player {
     const text = JSON.stringify(theme);
     if (text === this.themeText) return;
     [this.theme, this.themeText] = [theme, text];
+    this.host.style.colorScheme = theme.dark ? "dark" : "light";
     this.picture.legendKey = "";
     if (this.picture.view) this.picture.retheme(theme);
     this.curves.theme = theme;

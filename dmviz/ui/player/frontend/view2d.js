@@ -47,7 +47,7 @@ export class View2D {
     const trace = { x: [null], y: [null], type: "scatter", mode: "markers", hoverinfo: "skip" };
     const config = {
       scrollZoom: true, displaylogo: false, responsive: false, displayModeBar: true, doubleClick: "reset",
-      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "toImage", "hoverClosestCartesian", "toggleHover"],
+      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "toImage", "sendChartToCloud", "hoverClosestCartesian", "toggleHover"],
       modeBarButtonsToAdd: [{ name: "Fit to the points on screen", icon: FIT, click: () => this.fit() }],
     };
     await this.Plotly.newPlot(this.gd, [trace], layout, config);
