@@ -51,7 +51,7 @@ class BuresWasserstein:
 
     def __call__(self, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None) -> Tensor:
         here = moments(x, weight)
-        gap = gap_between(Moments(here.mean.detach(), here.covariance.detach()), _there(target))
+        gap = gap_between(here.covariance.detach(), _there(target))
         # The root's derivative is T / 2 (envelope): no derivative of an eigenvector, which repeated eigenvalues lack.
         trace = here.covariance.diagonal().sum() - (gap.map * (here.covariance - here.covariance.detach())).sum()
         return ((here.mean - gap.mean).square().sum() + (trace - gap.shared).clamp_min(0.0)).to(x.dtype)
@@ -61,15 +61,16 @@ class BuresWasserstein:
     ) -> Velocity:
         """Twice the way to where the best map between the two Gaussians sends a particle."""
         here = moments(x, weight)
-        gap = gap_between(here, _there(target))
+        gap = gap_between(here.covariance, _there(target))
         value = (here.mean - gap.mean).square().sum() + (here.covariance.diagonal().sum() - gap.shared).clamp_min(0.0)
-        v = _pull(x, here, gap)
+        v = _pull(here.z, here.rest, here, gap)
         return Velocity(v if weight is None else torch.where(weight[:, None] > 0, v, 0.0), value.to(x.dtype))
 
     def probe(self, at: Tensor, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None) -> Tensor:
         """The same affine pull, at any points (K, D) among particles x."""
         here = moments(x, weight)
-        return _pull(at, here, gap_between(here, _there(target)))
+        near = (here.mean - here.rest).to(x.dtype)  # where here.z is counted from
+        return _pull(at - near, here.rest, here, gap_between(here.covariance, _there(target)))
 
     def prepare(self, target: Cloud) -> Cloud:
         """The target's mean and the root of its covariance."""
@@ -77,10 +78,12 @@ class BuresWasserstein:
 
 
 class Moments(NamedTuple):
-    """Mean and covariance, in float64."""
+    """Mean and covariance, in float64, and the points about their mean, as they came."""
 
     mean: Tensor  # (D,)
     covariance: Tensor  # (D, D)
+    z: Tensor  # (N, D)
+    rest: Tensor  # (D,) mean of z: what rounding left of it
 
 
 class Rooted(NamedTuple):
@@ -102,24 +105,37 @@ class Gap(NamedTuple):
 
 def moments(x: Tensor, weight: Tensor | None) -> Moments:
     """Weighted mean and covariance of (N, D) points, divided by their number."""
-    wide = x.to(accurate(x))
-    mean = wide.mean(0) if weight is None else weight.to(wide.dtype) @ wide
-    z = wide - mean
-    if weight is None:
-        return Moments(mean, z.T @ z / len(z))
-    return Moments(mean, (z * mass_of(x, weight).to(wide.dtype)[:, None]).T @ z)
+    wide = accurate(x)
+    mean = x.mean(0, dtype=wide) if weight is None else weight.to(wide) @ x.to(wide)
+    near = mean.detach().to(x.dtype)
+    z, rest = x - near, mean - near
+    return Moments(mean, _second_moment(z, weight) - torch.outer(rest, rest), z, rest)
+
+
+def _second_moment(z: Tensor, weight: Tensor | None) -> Tensor:
+    """(D, D) weighted mean of z z^T: in float64 where that is cheap or where a flat cloud may hang on its digits."""
+    wide = accurate(z)
+    n, d = z.shape
+    rows = n if d <= 16 or n < 4 * d else 2048
+    if rows == n:
+        z = z.to(wide)
+    total = z.new_zeros((d, d), dtype=wide)
+    for part, mass in zip(torch.split(z, rows), torch.split(mass_of(z, weight), rows), strict=True):
+        other = part if weight is None else part * mass[:, None]
+        total = total + (other.T @ part).to(wide)
+    return total / n if weight is None else total
 
 
 def rooted(target: Cloud) -> Rooted:
     """The target's part of `gap_between`."""
-    mean, covariance = moments(target.x.detach(), target.weight)
+    mean, covariance, *_ = moments(target.x.detach(), target.weight)
     value, vector = torch.linalg.eigh(covariance)
     return Rooted(mean, covariance.diagonal().sum(), (vector * value.clamp_min(0.0).sqrt()) @ vector.T, target.x.dtype)
 
 
-def gap_between(here: Moments, there: Rooted) -> Gap:
+def gap_between(covariance: Tensor, there: Rooted) -> Gap:
     r"""The best map $T$ between two Gaussians, by one eigen-decomposition of a symmetric product."""
-    product = there.root @ here.covariance @ there.root
+    product = there.root @ covariance @ there.root
     value, vector = torch.linalg.eigh((product + product.T) / 2)
     # Eigenvalues that are rounding errors are zero, and so is the map along them (pseudo-inverse).
     floor = len(value) * torch.finfo(value.dtype).eps * value[-1].clamp_min(0.0)
@@ -136,8 +152,8 @@ def _there(target: Cloud) -> Rooted:
     return rooted(target)
 
 
-def _pull(at: Tensor, here: Moments, gap: Gap) -> Tensor:
-    """2 (m2 + T (x - m1) - x), written so that nothing is lost far from the origin."""
-    z = (at.to(here.mean.dtype) - here.mean).to(at.dtype)  # (K, D)
+def _pull(z: Tensor, rest: Tensor, here: Moments, gap: Gap) -> Tensor:
+    """2 (m2 + T (x - m1) - x) at points whose distance from m1 is z - rest: nothing is lost far from the origin."""
     turn = gap.map - torch.eye(len(gap.map), dtype=gap.map.dtype, device=gap.map.device)
-    return 2 * torch.addmm((gap.mean - here.mean).to(at.dtype), z, turn.to(at.dtype))
+    shift = gap.mean - here.mean - turn @ rest
+    return torch.addmm(shift.to(z.dtype), z, turn.to(z.dtype), beta=2, alpha=2)
