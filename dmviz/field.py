@@ -48,7 +48,7 @@ class AimedField:
 
     def __call__(self, x: Tensor, rng: Generator, carry: Any = None) -> Velocity:
         answer = velocity_of(self.loss, x, self.target, rng, self.weight, carry)
-        return answer._replace(v=self._tangent(x, answer.v))
+        return answer._replace(v=self.tangent(x, answer.v))
 
     def value(self, x: Tensor, rng: Generator) -> Tensor:
         with torch.no_grad():
@@ -56,11 +56,11 @@ class AimedField:
 
     def probe(self, at: Tensor, x: Tensor, rng: Generator) -> Tensor:
         pull = self.loss.probe(at, x, self.target, rng, self.weight)  # type: ignore[attr-defined]
-        return self._tangent(at, pull)
+        return self.tangent(at, pull)
 
     def score(self, x: Tensor) -> Tensor:
         assert self.target.score is not None  # `Setup` refuses a score flow on a target without one
-        return self._tangent(x, self.target.score(x).detach())
+        return self.tangent(x, self.target.score(x).detach())
 
     def hold(self, x: Tensor) -> Tensor:
         """Particles back where they must stay: the box [-radius, radius]^D or the sphere of that radius."""
@@ -70,7 +70,7 @@ class AimedField:
             return x * (self.radius / x.norm(dim=1, keepdim=True).clamp_min(1e-12))
         return x
 
-    def _tangent(self, x: Tensor, v: Tensor) -> Tensor:
+    def tangent(self, x: Tensor, v: Tensor) -> Tensor:
         if self.holding != "sphere":
             return v
         normal = x / x.norm(dim=1, keepdim=True).clamp_min(1e-12)

@@ -88,6 +88,7 @@ class Field(Protocol):
     def probe(self, at: Tensor, x: Tensor, rng: Generator) -> Tensor: ...
     def score(self, x: Tensor) -> Tensor: ...
     def hold(self, x: Tensor) -> Tensor: ...  # back into the box or onto the sphere, where one is asked for
+    def tangent(self, x: Tensor, v: Tensor) -> Tensor: ...  # the part of v that stays on the sphere, if there is one
 
 
 class State(Protocol):

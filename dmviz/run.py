@@ -393,7 +393,7 @@ def simulate(setup: Setup | Start, x: np.ndarray | None = None, step: int = 0, t
             new, info = setup.flow.step(state, begun.field, _chance(setup, step, begun))
             notes.append(info.note)
             if not bool(torch.isfinite(new.x).all()):
-                yield replace(frame, ended=_cause(begun, state, step))
+                yield replace(frame, ended=_cause(begun, step))
                 return
             state = new
         note = next((n for n in reversed(notes) if n), "")
@@ -441,23 +441,29 @@ def _growth(first: Frame, frame: Frame) -> str:
 
 
 def _trouble(begun: Start, frame: Frame) -> str:
-    if not np.isfinite(frame.metrics["loss"]):
-        return (
-            f"Stopped at step {frame.step}: {begun.setup.loss.title} is no longer a number here. "
-            "Particles are likely too far out for it, or a length among its settings is too small."
-        )
-    if not np.isfinite(frame.speed).all():
-        bad = int((~np.isfinite(frame.speed)).sum())
-        return f"Stopped at step {frame.step}: {bad} particles have a velocity that is not a number."
-    return ""
+    lost = int((~np.isfinite(frame.speed)).sum())
+    if not lost and np.isfinite(frame.metrics["loss"]):
+        return ""
+    if float(np.abs(frame.x).max()) > 1e6 * max(1.0, float(begun.x.abs().max())):
+        return _cause(begun, frame.step)
+    what = f"the velocity of {lost:,} particles" if lost else begun.setup.loss.title
+    return (
+        f"Stopped at step {frame.step}: {what} is no longer a number, though the particles still are. "
+        "A length among the settings is likely too small or too large for this cloud."
+    )
 
 
-def _cause(begun: Start, before: State, step: int) -> str:
+def _for(begun: Start) -> str:
+    setup = begun.setup
+    return f"for {setup.loss.title}" if setup.flow.needs != "score" else f"for the density of {setup.target.title}"
+
+
+def _cause(begun: Start, step: int) -> str:
     flow = begun.setup.flow
     size = next((p.name for p in params_of(type(flow)) if p.name in ("dt", "lr")), "dt")
     return (
         f"Stopped at step {step}: particles left the range of numbers. The likely cause is {size} = "
-        f"{getattr(flow, size):g}, too large for {begun.setup.loss.title}; try {getattr(flow, size) / 10:g}."
+        f"{getattr(flow, size):g}, too large {_for(begun)}; try {getattr(flow, size) / 10:g}."
     )
 
 

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Generator, Tensor
 
+from dmviz.cloud import mass_of
 from dmviz.protocols import Field, Info, Velocity
 
 SMALLEST = 2.0**-12  # of the step size asked for
+PROMISE = 0.05
 GROWTH = 1.25  # after a step that was accepted at once
 HALVINGS = 4  # a step; what is still too long then is halved further in the next
 
@@ -33,13 +35,22 @@ def started(x: Tensor, field: Field, rng: Generator, dt: float, memory: Any = No
     return Moving(x, answer.v, answer.value, answer.carry, 0.0, dt, memory)
 
 
-def rises(new: Tensor, old: Tensor, slack: float) -> bool:
-    """Whether the loss rose by more than `slack` of itself, or is no longer a number."""
+def rises(new: Tensor, old: Tensor, slack: float, due: float = 0.0) -> bool:
+    """Whether the loss is no longer a number, rose by more than `slack` of itself, or fell by less than `due`."""
     after, before = float(new), float(old)
     if not math.isfinite(after):
         return True
     rounding = 64 * torch.finfo(new.dtype).eps * abs(before)
-    return after > before + slack * abs(before) + rounding + 1e-12
+    return after > before + slack * abs(before) - due + rounding + 1e-12
+
+
+def due_from(state: Moving, x: Tensor, field: Field) -> float:
+    """A twentieth of the fall that the velocity promised for the way to x (Armijo's rule).
+
+    Without it a giant step is welcome wherever the loss is bounded: an MMD is lower with its particles flung away.
+    """
+    mass = mass_of(x, field.weight)
+    return PROMISE * max(0.0, float((mass * ((x - state.x) * state.v).sum(1)).sum()))
 
 
 def guarded(
@@ -47,21 +58,22 @@ def guarded(
 ) -> tuple[Tensor, Velocity, Info, float]:
     """Try a step; halve it while it makes the loss rise. Returns the place, the answer there, Info and the next dt.
 
-    `slack` is how much of its value the loss may rise in one step: 0 for a descent that must descend, 0.5 where
-    fresh directions or momentum make it waver.
+    `slack` is how much of its value the loss may rise in one step: 0 for a descent that must descend (by Armijo's
+    rule), 0.5 where fresh directions or momentum make it waver.
     """
     dt, tries = state.dt, 0
     while True:
         x = field.hold(propose(dt))
         answer = field(x, rng, state.carry)
         tries += 1
-        rose = rises(answer.value, state.value, slack)
+        due = due_from(state, x, field) if slack == 0 else 0.0
+        rose = rises(answer.value, state.value, slack, due)
         if not rose or tries > HALVINGS or dt <= most * SMALLEST:
             break
         dt /= 2
     note = ""
     if tries > 1:
-        note = f"Step size halved to {dt:.3g}: a longer step made the loss rise."
+        note = f"Step size halved to {dt:.3g}: a longer step made the loss rise or gained nothing."
     grown = min(dt * GROWTH, most) if tries == 1 else dt
     return x, answer, Info(dt, tries, note), grown
 

@@ -62,7 +62,7 @@ class Svgd:
 
     def _velocity(self, x: Tensor, field: Field) -> Tensor:
         length = median_bandwidth(x) if self.kernel == "median" else self.bandwidth
-        return stein_direction(x, field.score(x), length, field.weight)
+        return field.tangent(x, stein_direction(x, field.score(x), length, field.weight))
 
 
 def median_bandwidth(x: Tensor, most: int = 500) -> float:

@@ -28,33 +28,37 @@ def widgets(part: str, name: str, current: SimpleNamespace) -> dict[str, Any]:
 
 
 def _file(part: str, current: SimpleNamespace) -> dict[str, Any]:
-    from dmviz.datasets import _reading, _store
+    from dmviz.datasets._store import keep_upload
+    from dmviz.datasets.file import describe
 
     path_key = session.widget(part, "file", "path", default=current.path)
     sent = st.file_uploader("Upload a table or an array", KINDS, key=f"{path_key}.upload", help="200 MB at most")
     if sent is not None and session.value(part, "file", "upload_id", default=None) != sent.file_id:
         session.put(part, "file", "upload_id", value=sent.file_id)
-        session.put(part, "file", "path", value=_store.keep_upload(sent.name, sent.getvalue()))
+        session.put(part, "file", "path", value=keep_upload(sent.name, sent.getvalue()))
         for field in ("columns", "label", "weight"):
             session.put(part, "file", field, value="")
     path = st.text_input("or a path on this machine", key=path_key)
-    if not path:
-        return {"path": path}
-    names = _reading.column_names(path)
+    about = describe(path)
+    st.caption(f"{about.name}: {about.rows:,} rows, {len(about.columns)} columns")
     return {
         "path": path,
-        "columns": ",".join(_columns(part, names, current.columns)),
-        "label": _one(part, "label", names, "colours the points"),
-        "weight": _one(part, "weight", names, "mass of each row"),
+        "columns": _columns(part, about.numeric, current.columns),
+        "label": _one(part, "label", about.columns, "colours the points"),
+        "weight": _one(part, "weight", about.numeric, "mass of each row"),
     }
 
 
-def _columns(part: str, names: tuple[str, ...], chosen: str) -> list[str]:
-    st.session_state.setdefault(f"w.{part}.file.pick", [c for c in chosen.split(",") if c in names])
-    picked: list[str] = st.multiselect(
-        "Columns", names, key=f"w.{part}.file.pick", help="none chosen: all columns of numbers"
-    )
-    return picked
+def _columns(part: str, names: tuple[str, ...], chosen: str) -> str:
+    """The columns as the link writes them. A pattern that came with a link stays until others are picked."""
+    key = f"w.{part}.file.pick"
+    known = [name.strip() for name in chosen.split(",") if name.strip() in names]
+    if key not in st.session_state or any(name not in names for name in st.session_state[key]):
+        st.session_state[key] = known
+    picked: list[str] = st.multiselect("Columns", names, key=key, help="none chosen: every column of numbers")
+    words = ", ".join(picked) if picked or known else chosen
+    session.put(part, "file", "columns", value=words)
+    return words
 
 
 def _one(part: str, field: str, names: tuple[str, ...], help: str) -> str:

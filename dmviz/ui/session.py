@@ -1,5 +1,6 @@
 """The only door to session state and the address bar."""
 
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -21,12 +22,14 @@ def begin() -> None:
 @st.cache_resource
 def _warm() -> bool:
     """Compile the fused kernels in the background, once a process; runs begun before use the plain ones."""
-    import threading
+    threading.Thread(target=_compile, daemon=True, name="dmviz-warm").start()
+    return True
 
+
+def _compile() -> None:
     from dmviz.losses import _compiled
 
-    threading.Thread(target=_compiled.warm, daemon=True, name="dmviz-warm").start()
-    return True
+    _compiled.warm()
 
 
 def stage() -> Stage:
