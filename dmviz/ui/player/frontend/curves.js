@@ -136,8 +136,8 @@ export class Curves {
     if (!this.ready) return;
     const { xaxis, yaxis } = this.gd._fullLayout;
     const x = xaxis._offset + ((step - xaxis.range[0]) / (xaxis.range[1] - xaxis.range[0])) * xaxis._length;
-    this.head.style.height = `${yaxis._length}px`;
-    this.head.style.transform = `translate(${x.toFixed(2)}px, ${yaxis._offset}px)`;
+    const where = `translate(${x.toFixed(1)}px, ${yaxis._offset}px) scaleY(${yaxis._length})`;
+    if (where !== this.where) this.head.style.transform = this.where = where;
   }
 
   resize(w, h) {

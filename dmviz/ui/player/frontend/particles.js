@@ -18,7 +18,6 @@ export class Look {
   constructor(theme, n, dpr, dims) {
     this.theme = theme;
     this.radius = radiusFor(n) * dpr;
-    this.alpha = n > 4000 ? 0.8 : 0.94;
     this.background = rgb(theme.background);
     this.rim = this.radius >= 2.4 && n <= 6000 ? this.background : null;
     this.dims = dims;
@@ -28,33 +27,32 @@ export class Look {
       time: scale(theme.time, STEPS),
       speed: scale(theme.speed, STEPS),
     };
-    this.sprites = new Map();
+    this.sprites = { target: [], plain: [], label: [], time: [], speed: [] };
   }
 
   /** Sprite of colour `index` in `mode`; `size` 0..SIZES-1 is depth in 3-D (last = nearest). */
   sprite(mode, index, size) {
-    const key = `${mode}/${index}/${size}`;
-    let found = this.sprites.get(key);
+    const shelf = this.sprites[mode];
+    let found = shelf[index * SIZES + size];
     if (!found) {
       const t = this.dims === 3 ? size / (SIZES - 1) : 1;
       const fade = this.dims === 3 ? 0.45 * (1 - t) : 0; // far points sink into the background
       const color = mix(this.colors[mode][index], this.background, fade);
       const radius = this.dims === 3 ? this.radius * (0.6 + 0.75 * t) : this.radius;
-      found = new Sprite(radius, color, this.alpha, this.rim);
-      this.sprites.set(key, found);
+      found = new Sprite(radius, color, 1, this.rim);
+      shelf[index * SIZES + size] = found;
     }
     return found;
   }
 
   /** The same for the target: smaller, quiet. */
   targetSprite(size) {
-    const key = `target/${size}`;
-    let found = this.sprites.get(key);
+    let found = this.sprites.target[size];
     if (!found) {
       const t = this.dims === 3 ? size / (SIZES - 1) : 1;
       const radius = this.radius * (this.dims === 3 ? 0.5 + 0.5 * t : 0.82);
       found = new Sprite(radius, rgb(this.theme.target), this.dims === 3 ? 0.25 + 0.3 * t : 0.5);
-      this.sprites.set(key, found);
+      this.sprites.target[size] = found;
     }
     return found;
   }
@@ -123,9 +121,9 @@ export function trailPlan(kind, k, n) {
 }
 
 /** Segments between two screens of the same particles; `fade` 1 is new, 0 is old. */
-export function drawSegment(raster, a, b, n, every, colorOf, alpha) {
+export function drawSegment(raster, a, b, n, every, colorOf, alpha, wide) {
   for (let i = 0; i < n; i += every) {
-    raster.line(a[3 * i], a[3 * i + 1], b[3 * i], b[3 * i + 1], colorOf(i), alpha);
+    raster.line(a[3 * i], a[3 * i + 1], b[3 * i], b[3 * i + 1], colorOf(i), alpha, wide);
   }
 }
 

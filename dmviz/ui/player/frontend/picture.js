@@ -4,7 +4,7 @@ import { Raster } from "./raster.js";
 import { View2D } from "./view2d.js";
 import { View3D } from "./view3d.js";
 import { css, rgb } from "./palette.js";
-import { el } from "./toolbar.js";
+import { button, el } from "./toolbar.js";
 import * as p from "./particles.js";
 import { number } from "./curves.js";
 
@@ -32,7 +32,9 @@ export class Picture {
     for (const name of ["box", "back", "front", "top"]) {
       this.layers[name] = el("canvas", "dmv-layer", name === "front" ? { role: "img", "aria-label": "particles" } : { "aria-hidden": "true" });
     }
-    this.tip = el("div", "dmv-tip", { role: "status", hidden: true });
+    this.tip = el("div", "dmv-tip", { "aria-hidden": "true", hidden: true });
+    this.tools = el("div", "dmv-tools", {}, el("span", "", {}, "drag to turn · wheel to zoom · Shift and drag to move"),
+      button("fit", "Fit to the points on screen", () => this.fit()), button("home", "Reset the view", () => this.view.goHome()));
     this.legend = el("div", "dmv-legend");
     this.pad = el("div", "dmv-pad", { hidden: true, "aria-label": "drawing area" });
     this.back = new Raster(this.layers.back);
@@ -49,17 +51,18 @@ export class Picture {
     this.listen();
   }
 
-  /** Show a scene; `keepView` leaves zoom and camera where they are. */
-  async setScene(scene, first, theme, keepView) {
+  /** Show a scene; a view that someone moved stays where it is if `sameTarget`, and any view does that holds the scene. */
+  async setScene(scene, first, theme, sameTarget) {
     this.scene = scene;
     this.theme = theme;
     const box = boxOf(scene.dims, scene.target, first);
     if (this.view?.dims !== scene.dims) {
       this.view?.destroy();
       this.host.replaceChildren();
-      const moved = () => (this.dirty = true);
-      this.view = scene.dims === 3 ? new View3D(moved) : new View2D(this.host, this.Plotly, moved, () => this.fit());
-      this.host.append(...Object.values(this.layers), this.pad, this.legend, this.tip);
+      const changed = () => (this.dirty = true);
+      this.view = scene.dims === 3 ? new View3D(changed) : new View2D(this.host, this.Plotly, changed, () => this.fit());
+      this.host.append(...Object.values(this.layers), this.pad, this.legend, this.tools, this.tip);
+      this.tools.hidden = scene.dims !== 3;
       this.host.classList.toggle("dmv-space", scene.dims === 3);
       this.view.setHome(...box);
       this.view.setAxes(scene.axes);
@@ -68,7 +71,8 @@ export class Picture {
       else await this.view.show(theme, scene.axes, Math.max(w, 80), Math.max(h, 80));
     } else {
       await this.view.setAxes(scene.axes);
-      if (!keepView) {
+      const keep = sameTarget && (this.view.moved() || this.view.holds(...box));
+      if (!keep) {
         this.view.setHome(...box);
         await this.view.goHome();
       }
@@ -204,17 +208,23 @@ export class Picture {
       const progress = f / Math.max(1, store.available - 1);
       const index = color.mode === "time" ? p.colorIndex("time", { progress }, this.look) : color.index;
       const colors = this.look.colors[color.mode];
-      p.drawSegment(this.front, newer, older, store.n, plan.every, (i) => colors[index(i)], 0.75 * Math.max(0.06, 1 - age));
+      p.drawSegment(this.front, newer, older, store.n, plan.every, (i) => colors[index(i)], 0.85 * Math.max(0.08, 1 - age), this.dpr > 1.4);
       newer = older;
     }
   }
 
   paintTop(store, k, options) {
+    this.arrowNote = "";
+    const arrows = options.arrows && store.frames.get(k)?.arrows;
+    const used = Boolean(arrows || this.hover || this.drawn.length);
+    if (!used && !this.topUsed) {
+      this.found = -1;
+      return; // an untouched canvas costs nothing
+    }
+    this.topUsed = used;
     const context = this.layers.top.getContext("2d");
     context.clearRect(0, 0, this.w, this.h);
-    this.arrowNote = "";
-    const arrows = store.frames.get(k)?.arrows;
-    if (options.arrows && arrows) this.paintArrows(context, arrows);
+    if (arrows) this.paintArrows(context, arrows);
     this.found = -1;
     if (this.hover) {
       const [hx, hy] = [this.hover[0] * this.dpr, this.hover[1] * this.dpr];
@@ -244,8 +254,8 @@ export class Picture {
       return Float32Array.from({ length: 2 * count }, (_, i) => screen[3 * (i >> 1) + (i & 1)]);
     };
     p.drawArrows(context, pick(middle), pick(tip), count, this.theme, this.dpr);
-    const share = count < this.n ? `, ${count} of ${this.n.toLocaleString("en")} particles` : "";
-    this.arrowNote = `Arrows span the way of ${String(this.arrowScale)} units of time${share}.`;
+    const share = count < this.n ? `; ${count} of ${this.n.toLocaleString("en")} particles have one` : "";
+    this.arrowNote = `Arrow length: the distance in ${String(this.arrowScale)} units of time${share}.`;
   }
 
   pixelsPerUnit() {
@@ -278,7 +288,7 @@ export class Picture {
 
   /** The tooltip of the particle under the pointer. */
   tell(store, k) {
-    this.tip.hidden = this.found < 0;
+    if (this.tip.hidden !== this.found < 0) this.tip.hidden = this.found < 0;
     if (this.found < 0) return;
     const i = this.found;
     const d = this.scene.dims;
@@ -287,7 +297,8 @@ export class Picture {
     if (this.scene.label) lines.push(`label  ${this.scene.label[i] < 0 ? "none" : this.scene.label_names[this.scene.label[i]] ?? this.scene.label[i]}`);
     const speeds = store.speeds(k, this.speedBuffer);
     if (speeds) lines.push(`speed  ${number(speeds[i])}`);
-    this.tip.textContent = lines.join("\n");
+    const words = lines.join("\n");
+    if (this.tip.textContent !== words) this.tip.textContent = words;
     const [x, y] = [this.rect.x + this.hover[0], this.rect.y + this.hover[1]];
     const left = x > this.host.clientWidth - 170 ? x - 14 - this.tip.offsetWidth : x + 14;
     const top = Math.min(y + 12, this.host.clientHeight - this.tip.offsetHeight - 4);
@@ -315,7 +326,7 @@ export class Picture {
       [this.hover, this.dirty] = [null, true];
     });
     host.addEventListener("pointerdown", (event) => {
-      if (this.scene?.dims !== 3 || event.target === pad) return;
+      if (this.scene?.dims !== 3 || event.target.closest(".dmv-pad, .dmv-tools button")) return;
       this.orbit = [event.clientX, event.clientY];
       host.setPointerCapture(event.pointerId);
     });
@@ -326,6 +337,7 @@ export class Picture {
       this.view.camera.wheel(event.deltaY);
       this.dirty = true;
     }, { passive: false });
+    host.addEventListener("contextmenu", (event) => this.scene?.dims === 3 && event.preventDefault());
     host.addEventListener("dblclick", () => this.scene?.dims === 3 && this.view.goHome());
     pad.addEventListener("pointerdown", (event) => {
       pad.setPointerCapture(event.pointerId);

@@ -8,13 +8,13 @@ const FIT = {
 };
 
 export class View2D {
-  /** @param {HTMLElement} host @param {any} Plotly @param {() => void} moved called when the mapping may have changed */
-  constructor(host, Plotly, moved, fit) {
+  /** @param {HTMLElement} host @param {any} Plotly @param {() => void} changed called when the mapping may have changed */
+  constructor(host, Plotly, changed, fit) {
     this.Plotly = Plotly;
     this.gd = document.createElement("div");
     this.gd.className = "dmv-axes";
     host.append(this.gd);
-    this.moved = moved;
+    this.changed = changed;
     this.fit = fit;
     this.dims = 2;
     this.ready = false;
@@ -52,8 +52,9 @@ export class View2D {
     };
     await this.Plotly.newPlot(this.gd, [trace], layout, config);
     this.ready = true;
-    for (const event of ["plotly_relayout", "plotly_relayouting", "plotly_afterplot"]) this.gd.on(event, this.moved);
-    this.moved();
+    for (const event of ["plotly_relayout", "plotly_relayouting", "plotly_afterplot"]) this.gd.on(event, this.changed);
+    this.rest = String(this.range());
+    this.changed();
   }
 
   /** The range that a reset goes back to. */
@@ -74,6 +75,7 @@ export class View2D {
     xaxis._rangeInitial1 = this.gd._fullLayout.xaxis.range[1];
     yaxis._rangeInitial0 = this.gd._fullLayout.yaxis.range[0];
     yaxis._rangeInitial1 = this.gd._fullLayout.yaxis.range[1];
+    this.rest = String(this.range());
   }
 
   async goTo(low, high) {
@@ -106,7 +108,12 @@ export class View2D {
   }
 
   async resize(w, h) {
-    if (this.ready) await this.Plotly.relayout(this.gd, { width: w, height: h });
+    if (!this.ready) return;
+    const { width, height } = this.gd._fullLayout;
+    if (width === w && height === h) return;
+    const moved = this.moved();
+    await this.Plotly.relayout(this.gd, { width: w, height: h });
+    if (!moved) await this.goHome();
   }
 
   /** Place of the plot area in the host, CSS pixels. */
@@ -118,6 +125,19 @@ export class View2D {
   range() {
     const { xaxis, yaxis } = this.gd._fullLayout;
     return [[...xaxis.range].map(Number), [...yaxis.range].map(Number)];
+  }
+
+  /** Did someone zoom or pan? */
+  moved() {
+    return this.ready && String(this.range()) !== this.rest;
+  }
+
+  /** Does the range on screen hold this box, without being far too wide? */
+  holds(low, high) {
+    if (!this.ready) return false;
+    const range = this.range();
+    const inside = [0, 1].every((j) => low[j] >= range[j][0] && high[j] <= range[j][1]);
+    return inside && [0, 1].some((j) => high[j] - low[j] > 0.4 * (range[j][1] - range[j][0]));
   }
 
   /** Text that changes whenever a point would land elsewhere. */

@@ -4,9 +4,9 @@ import { Camera, project, ticks, tickText } from "./camera.js";
 import { css, mix, rgb } from "./palette.js";
 
 export class View3D {
-  constructor(moved) {
+  constructor(changed) {
     this.camera = new Camera();
-    this.moved = moved;
+    this.changed = changed;
     this.dims = 3;
     this.ready = true;
     this.axes = ["x", "y", "z"];
@@ -24,14 +24,14 @@ export class View3D {
 
   goHome() {
     this.camera.reset();
-    this.moved();
+    this.changed();
   }
 
   /** Frame these points, keeping the direction of view. */
   goTo(low, high) {
     this.camera.look(low, high);
     [this.camera.zoom, this.camera.pan] = [1, [0, 0]];
-    this.moved();
+    this.changed();
   }
 
   setAxes(axes) {
@@ -40,7 +40,7 @@ export class View3D {
 
   resize(w, h) {
     this.size = { w, h };
-    this.moved();
+    this.changed();
   }
 
   rect() {
@@ -50,6 +50,19 @@ export class View3D {
   range() {
     const { yaw, pitch, zoom, pan } = this.camera;
     return [[yaw, pitch], [zoom, ...pan]];
+  }
+
+  /** Did someone turn, zoom or pan? */
+  moved() {
+    const { yaw, pitch, zoom, pan } = this.camera;
+    const rest = new Camera();
+    return String([yaw, pitch, zoom, pan]) !== String([rest.yaw, rest.pitch, rest.zoom, rest.pan]);
+  }
+
+  /** Is this box inside ours, without being far smaller? */
+  holds(low, high) {
+    const inside = low.every((v, j) => v >= this.low[j] && high[j] <= this.high[j]);
+    return inside && low.some((v, j) => high[j] - v > 0.4 * (this.high[j] - this.low[j]));
   }
 
   signature() {
