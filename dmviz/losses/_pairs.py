@@ -103,9 +103,7 @@ def kernel_mean(x: Tensor, y: Tensor, a: Tensor, b: Tensor, kernel: Kernel) -> T
     a, b = a.double() if a.device.type != "mps" else a, b.to(x.dtype)
     total = a.new_zeros(())
     for rows, columns in tiles(len(x), len(y), x):
-        k = checkpoint(
-            _tile, x[rows], y[columns], b[columns], kernel, use_reentrant=False, preserve_rng_state=False
-        )
+        k = checkpoint(_tile, x[rows], y[columns], b[columns], kernel, use_reentrant=False, preserve_rng_state=False)
         total = total + a[rows] @ k.to(a.dtype)
     return total
 
@@ -183,9 +181,7 @@ def median_distance(target: Cloud, otherwise: float, most: int = 1000) -> float:
     return otherwise
 
 
-def prepare_discrepancy(
-    target: Cloud, kernel: Kernel, unbiased: bool = False, median: float | None = None
-) -> Cloud:
+def prepare_discrepancy(target: Cloud, kernel: Kernel, unbiased: bool = False, median: float | None = None) -> Cloud:
     """The target with its own term, and its median distance where one is asked for, worked out once."""
     memo: dict[str, Any] = {"kernel": kernel, "of": target.x, "unbiased": unbiased}
     if median is not None:

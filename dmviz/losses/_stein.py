@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from dmviz.losses._kernels import Kernel
-from dmviz.losses._pairs import tiles
+from dmviz.losses._pairs import DIRECT, differences, sum_of_squares, tiles
 
 
 class Stein(NamedTuple):
@@ -45,14 +45,31 @@ def stein_sums(x: Tensor, s: Tensor, y: Tensor, s_y: Tensor, a: Tensor, kernel: 
     u = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     grad, by_score = (torch.zeros(x.shape, dtype=torch.float64, device=x.device) for _ in range(2))
     for i, j in tiles(len(x), len(y), x):
-        part = _tile(x[i], s[i], y[j], s_y[j], a[j], kernel)
+        part = (_direct if x.shape[1] <= DIRECT else _product)(x[i], s[i], y[j], s_y[j], a[j], kernel)
         u[i] += part.u
         grad[i] += part.grad
         by_score[i] += part.by_score
     return Stein(u, grad, by_score)
 
 
-def _tile(x: Tensor, s: Tensor, y: Tensor, s_y: Tensor, a: Tensor, kernel: Kernel) -> Stein:
+def _direct(x: Tensor, s: Tensor, y: Tensor, s_y: Tensor, a: Tensor, kernel: Kernel) -> Stein:
+    """One tile from exact differences, one coordinate at a time."""
+    d = x.shape[1]
+    apart, turn = differences(x, y), differences(s, s_y)
+    r2, dot = sum_of_squares(apart), s @ s_y.T
+    along = torch.zeros_like(r2)
+    for z, change in zip(apart, turn, strict=True):
+        along.addcmul_(z, change)
+    k, w, q, t = slopes(kernel, r2)
+    u = (k * dot).sub_(w * along).sub_(w, alpha=d).sub_(r2 * q)
+    pull = (w * dot).sub_(q * along).sub_(q, alpha=d + 2).sub_(r2.mul_(t))
+    grad = [(pull * z).addcmul_(w, change, value=-1.0) @ a for z, change in zip(apart, turn, strict=True)]
+    by_score = [(k * s_y[:, i]).sub_(z.mul_(w)) @ a for i, z in enumerate(apart)]
+    return Stein(u @ a, torch.stack(grad, 1), torch.stack(by_score, 1))
+
+
+def _product(x: Tensor, s: Tensor, y: Tensor, s_y: Tensor, a: Tensor, kernel: Kernel) -> Stein:
+    """One tile from matrix products; x and y must be near the origin."""
     d = x.shape[1]
     r2, dot, along = _products(x, s, y, s_y)
     k, w, q, t = slopes(kernel, r2)
@@ -65,7 +82,10 @@ def _tile(x: Tensor, s: Tensor, y: Tensor, s_y: Tensor, a: Tensor, kernel: Kerne
 
 
 def _products(x: Tensor, s: Tensor, y: Tensor, s_y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """r^2, s.s' and z.(s - s'), each (B, C)."""
+    """r^2, s.s' and z.(s - s'), each (B, C), differentiable."""
+    if x.shape[1] <= DIRECT:
+        pairs = list(zip(differences(x, y), differences(s, s_y), strict=True))
+        return sum(z * z for z, _ in pairs), s @ s_y.T, sum(z * t for z, t in pairs)  # type: ignore[return-value]
     r2 = (x.square().sum(1)[:, None] + y.square().sum(1) - 2.0 * x @ y.T).clamp_min(0.0)
     along = (x * s).sum(1)[:, None] + (y * s_y).sum(1) - x @ s_y.T - s @ y.T
     return r2, s @ s_y.T, along

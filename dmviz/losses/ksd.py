@@ -103,14 +103,16 @@ class Ksd:
         return Velocity(v, value.to(x.dtype))
 
     def probe(self, at: Tensor, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None) -> Tensor:
-        """The pull of the biased discrepancy at any points (K, D) among particles x."""
+        """The pull at any points (K, D) among particles x."""
         with torch.enable_grad():
             leaf = at.detach().requires_grad_(True)
             scores = _score(target)(leaf)
         with torch.no_grad():
             s_x = _score(target)(x)
-        sums = stein_sums(at.detach(), scores.detach(), x.detach(), s_x, mass_of(x, weight), self._kernel)
-        return (-2.0 * (sums.grad + _through_score(scores, leaf, sums.by_score))).to(at.dtype)
+        a = mass_of(x, weight)
+        sums = stein_sums(at.detach(), scores.detach(), x.detach(), s_x, a, self._kernel)
+        pull = sums.grad + _through_score(scores, leaf, sums.by_score)
+        return (-2.0 * (pull * self._pairs(a) if self.estimator == "unbiased" else pull)).to(at.dtype)
 
     @property
     def _kernel(self) -> Kernel:

@@ -8,12 +8,12 @@ from torch import Generator, Tensor
 from torch.autograd.function import once_differentiable
 
 from dmviz.cloud import Cloud, mass_of
-from dmviz.losses._entropic import Effort, Pair, Problem, Soft, log_weight, soft, softmin, solve_pair, solve_self
+from dmviz.losses._entropic import Effort, Pair, Problem, Soft, log_weight, soft, solve_pair, solve_self, solve_small
 from dmviz.params import Help, Range, entry
 from dmviz.protocols import Law, Velocity
 
-_SMALL = 100_000
-"""Up to this many pairs a solve costs next to nothing, so it is always carried to the end."""
+_SMALL = 40_000
+"""Up to this many pairs an exact solve, in float64, costs next to nothing."""
 
 _LOST = 0.5
 """A marginal error from which a warm start is no start: iterate as from cold."""
@@ -56,11 +56,11 @@ class Sinkhorn:
     mends.
 
     Gradient by the envelope theorem: the difference of two barycentric maps, v = T_xy(x) - T_xx(x) for p = 2; it can
-    not be differentiated again. Computed in the log domain: annealed from a blur as wide as the clouds, then
-    over-relaxed sweeps (averaged ones for the self terms) until the marginals are off by at most `tolerance`, or for
-    `iterations` sweeps; clouds of at most 100,000 pairs are always solved to 1e-11. For p = 2 means are taken out
-    first, exactly. In a flow the potentials of the last step are kept, and each step sweeps `warm` times (from cold
-    again where the particles jumped). It fails where the blur is far below the spacing of the points: then it takes
+    not be differentiated again. Computed in the log domain, means taken out first for p = 2: annealed from a blur as
+    wide as the clouds, then over-relaxed sweeps (averaged ones for the self terms) until the marginals are off by at
+    most `tolerance`, or for `iterations` sweeps. Two clouds of at most 40,000 pairs are solved to rounding error by
+    Newton steps. In a flow the potentials of the last step are kept and each step sweeps `warm` times; where the
+    particles jumped, from cold again. It fails where the blur is far below the spacing of the points: then it takes
     very many sweeps and behaves like exact transport.
 
     Cuturi 2013; Feydy et al. 2019.
@@ -125,7 +125,7 @@ class Sinkhorn:
         x = x.detach()
         a, b = mass_of(x, weight), target.mass()
         shift_x, shift_y = self._centers(x, a, target.x, b)
-        cross = Problem(x - shift_x, target.x - shift_y, log_weight(a), log_weight(b), self.p, self.blur)
+        cross = self._problem(x - shift_x, target.x - shift_y, log_weight(a), log_weight(b))
         start = self._start(carry, cross)
         pair = self._solved_pair(cross, start)
         plan = soft(cross, pair.g, want_grad=True)
@@ -133,12 +133,13 @@ class Sinkhorn:
         value, pull = a.double() @ plan.f + b.double() @ pair.g, _grad_of(plan)
         own = None
         if self.debias:
-            own, back = self._own(cross.x, cross.log_a, start)
-            value = value - 0.5 * (a.double() @ (own + back.f)) - self._target_half(target, cross)
+            own, back = self._own(x - shift_x, cross.log_a, start)
+            value = value - 0.5 * (a.double() @ (own + back.f)) - self._target_half(target, shift_y)
             pull = pull - _grad_of(back)
         if self.p == 2:
             apart = (shift_x - shift_y).double()
-            value, pull = value + 0.5 * apart.square().sum(), pull + apart
+            left = a.double() @ (x - shift_x).double() - b.double() @ (target.x - shift_y).double()
+            value, pull = value + apart @ (0.5 * apart + left), pull + apart
         v = -pull.to(x.dtype)
         if weight is not None:
             v = torch.where(weight[:, None] > 0, v, 0.0)  # a particle without weight has no velocity
@@ -149,18 +150,20 @@ class Sinkhorn:
         with torch.no_grad():
             a, b = mass_of(x, weight), target.mass()
             shift_x, shift_y = self._centers(x, a, target.x, b)
-            cross = Problem(x - shift_x, target.x - shift_y, log_weight(a), log_weight(b), self.p, self.blur)
+            cross = self._problem(x - shift_x, target.x - shift_y, log_weight(a), log_weight(b))
             pair = self._solved_pair(cross, None)
-            here = at - shift_x
-            pull = _grad_of(softmin(here, cross.y, cross.log_b + pair.g / cross.eps, cross.eps, self.p, True))
+            here = (at - shift_x).to(cross.x.dtype)
+            pull = _grad_of(soft(cross._replace(x=here), pair.g, want_grad=True))
             if self.debias:
-                own, _ = self._own(cross.x, cross.log_a, None)
-                pull = pull - _grad_of(softmin(here, cross.x, cross.log_a + own / cross.eps, cross.eps, self.p, True))
+                own, _ = self._own(x - shift_x, cross.log_a, None)
+                back = self._problem(x - shift_x, x - shift_x, cross.log_a, cross.log_a)
+                pull = pull - _grad_of(soft(back._replace(x=here.to(back.x.dtype)), own, want_grad=True))
             return -(pull + (shift_x - shift_y) if self.p == 2 else pull).to(at.dtype)
 
     def prepare(self, target: Cloud) -> Cloud:
         """The target's own term, once a run."""
-        half = self._half_own_term(target.x - self._center(target.x, target.mass()), log_weight(target.mass()))
+        with torch.no_grad():
+            half = self._target_half(target, self._center(target.x, target.mass()))
         return replace(target, memo={"half": half, "loss": self, "of": target.x})
 
     def _center(self, x: Tensor, a: Tensor) -> Tensor:
@@ -171,10 +174,11 @@ class Sinkhorn:
         center = self._center(y, b)
         return (self._center(x, a), center) if self.p == 2 else (center, center)
 
-    def _effort(self, problem: Problem) -> Effort:
-        if len(problem.x) * len(problem.y) <= _SMALL:
-            return Effort(min(self.tolerance, 1e-11), max(self.iterations, 3000))
-        return Effort(self.tolerance, self.iterations)
+    def _problem(self, x: Tensor, y: Tensor, log_a: Tensor, log_b: Tensor) -> Problem:
+        """Two clouds near the origin, in float64 where that costs nothing."""
+        if _is_small(x, y):
+            x, y = x.double(), y.double()
+        return Problem(x, y, log_a, log_b, self.p, self.blur)
 
     def _start(self, carry: Warm | None, problem: Problem) -> Warm | None:
         """The last step's potentials, where they fit these clouds."""
@@ -182,32 +186,35 @@ class Sinkhorn:
         return carry if fits else None
 
     def _solved_pair(self, problem: Problem, start: Warm | None) -> Pair:
-        effort = self._effort(problem)
-        if start is None:
-            return solve_pair(problem, effort)
-        if len(problem.x) * len(problem.y) > _SMALL:
-            pair = solve_pair(problem, Effort(effort.tolerance, self.warm), (start.f, start.g))
-            return pair if pair.drift < _LOST else solve_pair(problem, effort)
-        return solve_pair(problem, effort, (start.f, start.g))
+        if _is_small(problem.x, problem.y):
+            return solve_small(problem, None if start is None else (start.f, start.g))
+        if start is not None:
+            pair = solve_pair(problem, Effort(self.tolerance, self.warm), (start.f, start.g))
+            if pair.drift < _LOST:
+                return pair
+        return solve_pair(problem, Effort(self.tolerance, self.iterations))
 
     def _own(self, x: Tensor, log_a: Tensor, start: Warm | None) -> tuple[Tensor, Soft]:
         """Potential and plan of a cloud onto itself."""
-        problem = Problem(x, x, log_a, log_a, self.p, self.blur)
-        effort = self._effort(problem)
-        if start is not None and start.own is not None and len(x) ** 2 > _SMALL:
-            effort = Effort(effort.tolerance, self.warm)
+        problem = self._problem(x, x, log_a, log_a)
+        effort = Effort(self.tolerance, self.iterations if start is None or start.own is None else self.warm)
+        if _is_small(x, x):
+            effort = Effort(1e-13, 1000)
         own = solve_self(problem, effort, None if start is None else start.own)
         return own, soft(problem, own, want_grad=True)
 
-    def _target_half(self, target: Cloud, problem: Problem) -> Tensor:
+    def _target_half(self, target: Cloud, center: Tensor) -> Tensor:
+        """Half of OT(target, target): from `prepare`, or now."""
         memo = target.memo
         if memo and memo.get("loss") == self and memo.get("of") is target.x:
             return memo["half"]  # type: ignore[no-any-return]
-        return self._half_own_term(problem.y, problem.log_b)
-
-    def _half_own_term(self, y: Tensor, log_b: Tensor) -> Tensor:
-        own, plan = self._own(y, log_b, None)
+        log_b = log_weight(target.mass())
+        own, plan = self._own(target.x - center, log_b, None)
         return 0.5 * (log_b.exp() @ (own + plan.f))
+
+
+def _is_small(x: Tensor, y: Tensor) -> bool:
+    return len(x) * len(y) <= _SMALL and x.device.type != "mps"
 
 
 def _grad_of(plan: Soft) -> Tensor:
