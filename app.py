@@ -1,10 +1,12 @@
 """Navigation and page titles, nothing else."""
 
+from pathlib import Path
+
 import streamlit as st
 
 from dmviz.ui import session
 
-st.set_page_config(page_title="dmviz", page_icon=":material/scatter_plot:", layout="wide")
+st.set_page_config(page_title="dmviz", page_icon=str(Path(__file__).parent / "assets/icon.png"), layout="wide")
 session.begin()
 st.navigation(
     [

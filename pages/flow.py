@@ -4,7 +4,6 @@ from functools import partial
 
 import streamlit as st
 
-from dmviz.plot import theme
 from dmviz.run import Setup, query, setup_words
 from dmviz.ui import about, exporting, live, menu, session
 from dmviz.ui.player import player
@@ -13,6 +12,7 @@ from dmviz.ui.player import player
 @st.fragment
 def flow() -> None:
     """Choices and picture in one fragment, so that a slider never disturbs the picture."""
+    session.take_later()
     picture, choices = st.columns([3.4, 1], gap="medium")
     with choices:
         setup = chosen()
@@ -43,15 +43,15 @@ def watch(setup: Setup) -> None:
         "player",
         stage,
         height=600,
-        colors=theme.player_colors(),
+        colors=live.player_colors(setup),
         metrics=live.metric_words(setup),
         title=setup_words(setup),
     )
     if events.drawn:
-        session.adopt(live.with_drawn_target(setup, events.drawn))
+        session.adopt_later(live.with_drawn_target(setup, events.drawn))
         st.rerun(scope="fragment")
     if events.new_seed:
-        session.adopt(session.with_new_seed(setup))
+        session.adopt_later(session.with_new_seed(setup))
         st.rerun(scope="fragment")
     for sentence in live.notes(stage):
         st.caption(f":material/info: {sentence}")
@@ -68,6 +68,7 @@ def watch(setup: Setup) -> None:
     st.caption(f"Link of this experiment: `?{query(setup)}`")
 
 
+session.through_app()
 for note in session.arrive():
     st.warning(note, icon=":material/link_off:")
 flow()

@@ -2,7 +2,9 @@
 
 import streamlit as st
 
-from dmviz.ui import gallery
+from dmviz.ui import gallery, session
+
+session.through_app()
 
 st.title("See distribution matching")
 st.markdown(

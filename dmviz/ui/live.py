@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain, islice
+from typing import Any
 
 from dmviz.catalog import entry_class
-from dmviz.run import Frame, Scene, Setup, query, simulate, start, threads_for
+from dmviz.plot import theme
+from dmviz.run import Frame, Run, Scene, Setup, query, simulate, start, threads_for
 from dmviz.ui.stage import Stage
 
 
@@ -72,3 +75,26 @@ def notes(stage: Stage) -> tuple[str, ...]:
     return tuple(found)
 
 
+def player_colors(setup: Setup) -> dict[str, Any]:
+    """The theme's colours as the player wants them: (light, dark) pairs."""
+    light, dark = theme.palette(False), theme.palette(True)
+    names = ("loss", *setup.referee_names())
+    both = {
+        "particles": "particles", "none": "none", "target": "target", "labels": "labels",
+        "time": "sequential", "speed": "sequential", "arrow": "arrows", "drawn": "start",
+    }  # fmt: skip
+    colors: dict[str, Any] = {mine: [light[its], dark[its]] for mine, its in both.items()}
+    colors["curves"] = [[theme.curve_line(name, is_dark).color for name in names] for is_dark in (False, True)]
+    return colors
+
+
+def reopen(stage: Stage, run: Run) -> None:
+    """Put a saved run on stage with the frames it has; it goes on after the last one."""
+
+    def factory() -> tuple[Scene, Iterator[Frame]]:
+        last = run.frames[-1]
+        rest = simulate(run.setup, last.x, last.step, last.time)
+        return run.scene, iter(run.frames) if last.ended else chain(run.frames, islice(rest, 1, None))
+
+    stage.pos = 0.0
+    stage.load(f"{query(run.setup)}#session", factory, again=True)

@@ -5,18 +5,30 @@ from dataclasses import replace
 from typing import Any
 
 import streamlit as st
+from streamlit.runtime.pages_manager import PagesManager
 
 from dmviz.catalog import name_of
 from dmviz.params import params_of
 from dmviz.run import PARTS, Setup, query, read_link, setup_params, to_link
 from dmviz.ui.stage import Stage
 
-LINK, SHOWN, NOTES, STAGE = "dmviz.link", "dmviz.shown", "dmviz.notes", "dmviz.stage"
+LINK, SHOWN, NOTES, STAGE, LATER = "dmviz.link", "dmviz.shown", "dmviz.notes", "dmviz.stage", "dmviz.later"
 
 
 def begin() -> None:
-    """Once a session, before any page: warm up what a first run would otherwise wait for."""
+    """Before any page: less empty room above it, and in the background what a first run would otherwise wait for."""
+    st.html("<style>.stMainBlockContainer{padding-top:4.2rem;padding-bottom:2rem}</style>")
     _warm()
+
+
+def through_app() -> None:
+    """First line of every page: a link to a page that is the first thing a new server hears must go through app.py.
+
+    Until `st.navigation` has run once, Streamlit takes the folder pages/ for pages of its own and skips app.py.
+    """
+    if PagesManager.uses_pages_directory:
+        PagesManager.uses_pages_directory = False
+        st.rerun()
 
 
 @st.cache_resource
@@ -45,6 +57,7 @@ def arrive() -> tuple[str, ...]:
 
     Returns sentences about what the link got wrong.
     """
+    take_later()
     words = {key: st.query_params[key] for key in st.query_params}
     if words and words != st.session_state.get(SHOWN):
         setup, notes = read_link(words)
@@ -55,6 +68,18 @@ def arrive() -> tuple[str, ...]:
         adopt(setup)
     notes = st.session_state.get(NOTES, ())
     return tuple(notes)
+
+
+def take_later() -> None:
+    """Adopt what `adopt_later` left; call it before any widget is drawn."""
+    if LATER in st.session_state:
+        adopt(read_link(st.session_state.pop(LATER))[0])
+        st.session_state[SHOWN] = {key: st.query_params[key] for key in st.query_params}
+
+
+def adopt_later(setup: Setup) -> None:
+    """Adopt a setup at the start of the next run, when the widgets of this one are drawn already."""
+    st.session_state[LATER] = query(setup)
 
 
 def adopt(setup: Setup) -> None:
