@@ -1,0 +1,129 @@
+"""The benchmarks run and say what they should; and the peers, written independently, agree with dmviz."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks import _peers as peers
+from benchmarks import losses
+from benchmarks._measure import interleaved, peak_growth, relative_error
+from dmviz.catalog import entry_class
+from dmviz.cloud import Cloud, seeded
+from dmviz.field import velocity_of
+
+N = 50
+
+
+def gradient(name: str, x: Tensor, y: Tensor, **settings: object) -> Tensor:
+    loss = entry_class("losses", name)(**settings)
+    return velocity_of(loss, x, Cloud(y), seeded(0)).v * (-1.0 / len(x))
+
+
+def clouds(d: int) -> tuple[Tensor, Tensor]:
+    x, y = losses.points(N, d)
+    return x.double(), y.double()
+
+
+def same(found: Tensor, wanted: Tensor, tolerance: float = 1e-8) -> None:
+    assert relative_error(found, wanted) < tolerance
+
+
+@pytest.mark.parametrize("d", [2, 64])
+def test_sliced_wasserstein_agrees_with_pot_and_with_sorting_by_hand(d: int) -> None:
+    from dmviz.losses._slicing import fixed_unit_vectors
+
+    x, y = clouds(d)
+    theta = fixed_unit_vectors("random", 20, d, 0)
+    mine = gradient("sliced_wasserstein", x, y, slices=20, directions="random", draw="fixed")
+    same(mine, peers.hand_sliced(x, y, theta)())
+    same(mine, peers.pot_sliced(x, y, theta)())
+
+
+@pytest.mark.parametrize("d", [2, 64])
+def test_energy_distance_agrees_with_geomloss_and_by_hand(d: int) -> None:
+    x, y = clouds(d)
+    mine = gradient("energy_distance", x, y)
+    same(mine, peers.hand_energy(x, y)(), 1e-6)  # cdist rounds distances near 0 by its product formula
+    if peers.installed("geomloss"):
+        same(mine, peers.geomloss_pairs("energy", x, y, 1.0)(), 1e-6)
+
+
+@pytest.mark.parametrize("d", [2, 64])
+def test_gaussian_mmd_agrees_with_geomloss_and_by_hand(d: int) -> None:
+    x, y = clouds(d)
+    mine = gradient("mmd", x, y, bandwidth=0.5)
+    same(mine, peers.hand_gaussian(x, y, 0.5)(), 1e-6)
+    if peers.installed("geomloss"):
+        same(mine, peers.geomloss_pairs("gaussian", x, y, 0.5)(), 1e-6)
+
+
+@pytest.mark.skipif(not peers.installed("geomloss"), reason="geomloss is in benchmarks/requirements.txt alone")
+def test_sinkhorn_divergence_agrees_with_geomloss_annealed_slowly() -> None:
+    from geomloss import SamplesLoss
+
+    x, y = clouds(2)
+    # GeomLoss stops when its annealing ends: its error falls from 29 % at scaling .5 to 0.3 % at .995.
+    slow = SamplesLoss("sinkhorn", p=2, blur=0.3, scaling=0.997, backend="tensorized")
+    same(gradient("sinkhorn", x, y, blur=0.3), peers.by_autograd(lambda z: slow(z, y), x)(), 4e-3)
+
+
+@pytest.mark.parametrize("d", [2, 5])
+def test_bures_agrees_with_pot(d: int) -> None:
+    x, y = clouds(d)
+    same(gradient("bures_wasserstein", x, y), peers.pot_bures(x, y)(), 1e-6)
+
+
+def test_svgd_agrees_with_the_whole_kernel_matrix() -> None:
+    from dmviz.flows.svgd import stein_direction
+
+    x, _ = clouds(2)
+    same(stein_direction(x, -x, 0.5), peers.hand_svgd(x, lambda z: -z, 0.5)(), 1e-6)
+
+
+@pytest.mark.parametrize("d", [2, 5])
+def test_trees_agree_with_the_authors_formulation(d: int) -> None:
+    contest = losses.trees(*(z.float() for z in clouds(d)))
+    assert [m.name for m in contest.methods if not m.ours] == ["authors' formulation"]
+    exact = contest.exact()
+    for method in contest.methods:
+        assert relative_error(method.make()(), exact) < 1e-4, method.name  # both in float32
+
+
+def test_a_record_has_time_error_memory_and_ratios(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "installed", lambda module: "")  # OTT-JAX takes seconds to start
+    out = tmp_path / "losses.json"
+    losses.main(["--quick", "--sizes", str(N), "--dims", "2", "--only", "sliced_wasserstein", "--out", str(out)])
+    record = json.loads(out.read_text())
+    assert record["machine"]["torch_threads"] == 1
+    (case,) = record["cases"]
+    assert (case["loss"], case["n"], case["d"]) == ("sliced_wasserstein", N, 2)
+    for name in ("dmviz", "dmviz, in a flow", "POT"):
+        method = case["methods"][name]
+        assert 0 < method["cpu_ms"]["min"] <= method["cpu_ms"]["median"]
+        assert method["gradient_error"] < 1e-4 and method["peak_mb"] >= 0 and method["repeats"] >= 1
+    assert case["methods"]["OTT-JAX"]["skipped"] == "ott does not import here"
+    assert case["ratios"]["dmviz"]["POT"] > 0
+
+
+def test_a_method_that_would_not_fit_is_left_out_with_a_reason() -> None:
+    bounds = losses.Bounds(call_s=10.0, method_s=1.0, deadline=float("inf"))
+    big = losses.Method("all pairs", lambda: lambda: torch.zeros(1), order=2, stored=8)
+    assert "memory" in losses._refusal(big, 10_000_000, bounds, None)
+    slow = {"n": 500, "skipped": "", "wall_ms": {"min": 1000.0}}
+    assert "too slow" in losses._refusal(big, 5_000, bounds, slow)
+    assert not losses._refusal(big, 500, bounds, slow)
+
+
+def test_calls_take_turns_and_each_runs() -> None:
+    seen: list[str] = []
+    calls = {name: lambda name=name: seen.append(name) for name in "ab"}
+    times = interleaved(calls, dict.fromkeys(calls, (0.0, 0.0)), seconds=5.0, most=3)
+    assert seen == ["a", "b"] * 3 and all(len(t.cpu) == 3 for t in times.values())
+
+
+def test_peak_memory_sees_a_short_lived_array() -> None:
+    peak, _ = peak_growth(lambda: torch.ones(40, 1_000_000).sum())  # 160 MB of float32
+    assert 140 < peak < 220
