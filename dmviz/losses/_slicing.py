@@ -21,7 +21,7 @@ def unit_vectors(kind: Kind, count: int, dim: int, rng: Generator) -> Tensor:
     if dim == 1:
         return torch.ones(1, 1, dtype=torch.float64)
     if kind == "random":
-        return _unit(gaussian((count, dim), rng))
+        return unit(gaussian((count, dim), rng))
     if kind == "orthogonal" or (kind == "auto" and dim > 3):
         blocks = frames(-(-count // dim), dim, min(count, dim), rng)  # (B, D, k)
         return blocks.transpose(1, 2).reshape(-1, dim)[:count]
@@ -53,10 +53,11 @@ def even_directions(count: int, dim: int) -> Tensor:
     engine = torch.quasirandom.SobolEngine(dim, scramble=True, seed=1)  # type: ignore[no-untyped-call]
     points: Tensor = engine.draw(count, dtype=torch.float64)
     normal: Tensor = torch.special.ndtri(points.clamp(1e-6, 1 - 1e-6))
-    return _unit(normal)
+    return unit(normal)
 
 
-def _unit(rows: Tensor) -> Tensor:
+def unit(rows: Tensor) -> Tensor:
+    """(L, D) the same directions, of length 1."""
     length: Tensor = rows.square().sum(1, keepdim=True).sqrt()
     return rows / length.clamp_min(1e-300)
 
