@@ -24,7 +24,7 @@ class Axes:
     title: ClassVar[str] = "Chosen axes"
     source: ClassVar[tuple[str, ...]] = ()
 
-    axes: Annotated[str, Help("two or three axes, counted from 0, such as 0,1", most=40)] = "0,1"
+    axes: Annotated[str, Help("two or three axes, counted from 0, such as 0,1", most=50)] = "0,1"
 
     def __post_init__(self) -> None:
         self.chosen()

@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from dmviz.shapes._law import has_density
+
 _ROOT2, _ROOT2PI = math.sqrt(2), math.sqrt(2 * math.pi)
 
 
@@ -17,7 +19,7 @@ def box_law(x: Tensor, half: float, noise: float) -> tuple[Tensor, Tensor]:
     1 / 2h inside and 0 outside, and the score is 0.
     """
     t = x.abs()
-    if noise == 0:
+    if not has_density(noise):
         flat = torch.full_like(t, -math.log(2 * half))
         return torch.where(t <= half, flat, -math.inf), torch.zeros_like(t)
     v, u = (t - half) / noise, (t + half) / noise

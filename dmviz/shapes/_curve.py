@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dmviz.cloud import LogProb, Score
-from dmviz.shapes._law import mixture_law
+from dmviz.shapes._law import has_density, mixture_law
 
 _MOST_NODES = 2048
 
@@ -37,7 +37,7 @@ def curve_law(curves: Sequence[Curve], length: float, noise: float) -> tuple[Sco
     about 1e-6 where there is mass. (None, None) if the noise is 0 or so small that this needs more than 2,048 nodes.
     `length` bounds the speed |d curve / du|.
     """
-    if noise <= 0 or len(curves) * length * 2.5 / noise > _MOST_NODES:
+    if not has_density(noise) or len(curves) * length * 2.5 / noise > _MOST_NODES:
         return None, None
     node, weight = gauss_legendre(32 * math.ceil((20 + 2.5 * length / noise) / 32))
     return mixture_law(torch.cat([curve(node) for curve in curves]), weight.repeat(len(curves)), noise)

@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor
 
 from dmviz.cloud import Cloud, LogProb
-from dmviz.shapes._law import chosen, gauss, uniform
+from dmviz.shapes._law import chosen, gauss, has_density, uniform
 
 
 def image_cloud(ink: Tensor, width: float, noise: float, n: int, rng: Generator, label: Tensor | None = None) -> Cloud:
@@ -23,7 +23,7 @@ def image_cloud(ink: Tensor, width: float, noise: float, n: int, rng: Generator,
     return Cloud(
         x.float(),
         label=None if label is None else label.flatten()[at],
-        log_prob=_log_prob(ink.double(), pixel) if noise == 0 else None,
+        log_prob=_log_prob(ink.double(), pixel) if not has_density(noise) else None,
     )
 
 

@@ -11,6 +11,11 @@ from dmviz.cloud import Cloud, LogProb, Score
 _BLOCK = 1 << 21  # numbers held at once when probes meet components
 
 
+def has_density(noise: float) -> bool:
+    """Whether noise is wide enough for a density: below 0.001 its walls are too steep for float32 steps."""
+    return noise >= 1e-3
+
+
 def uniform(shape: tuple[int, ...], rng: Generator) -> Tensor:
     """Numbers in [0, 1), float64 on the CPU."""
     return torch.rand(shape, generator=rng, device=rng.device, dtype=torch.float64).cpu()

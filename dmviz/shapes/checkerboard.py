@@ -7,7 +7,7 @@ from torch import Generator, Tensor
 from dmviz.cloud import Cloud
 from dmviz.params import Range, entry
 from dmviz.shapes._box import box_law
-from dmviz.shapes._law import gauss, in_blocks, uniform
+from dmviz.shapes._law import gauss, has_density, in_blocks, uniform
 
 
 @entry
@@ -37,7 +37,7 @@ class Checkerboard:
         middles, gap = self.middles(), self.side / self.fields
         label = (uniform((n,), rng) * len(middles)).long()
         x = middles[label] + gap * (uniform((n, 2), rng) - 0.5) + self.noise * gauss((n, 2), rng)
-        score = in_blocks(self._score, 1 << 14) if self.noise > 0 else None
+        score = in_blocks(self._score, 1 << 14) if has_density(self.noise) else None
         return Cloud(x.float(), label=label, score=score, log_prob=in_blocks(self._log_prob, 1 << 14))
 
     def middles(self) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 
 from dmviz.cloud import Cloud
 from dmviz.params import Help, Range, entry
-from dmviz.shapes._law import gauss, mixture_law
+from dmviz.shapes._law import gauss, has_density, mixture_law
 
 MOST_POINTS = 5_000
 STEP = 1e-3
@@ -110,10 +110,10 @@ class Drawn:
 
     def sample(self, n: int, rng: Generator) -> Cloud:
         drawn = decode(self.points)
-        rounds = -(-n // len(drawn))
+        rounds = max(1, -(-n // len(drawn)))
         order = torch.cat([torch.randperm(len(drawn), generator=rng, device=rng.device).cpu() for _ in range(rounds)])
         x = drawn[order[:n]] + self.noise * gauss((n, 2), rng)
-        if self.noise == 0:
+        if not has_density(self.noise):
             return Cloud(x.float())
         score, log_prob = mixture_law(drawn, torch.ones(len(drawn)), self.noise)
         return Cloud(x.float(), score=score, log_prob=log_prob)

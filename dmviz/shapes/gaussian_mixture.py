@@ -16,8 +16,8 @@ class GaussianMixture:
     $$ p(x) = \sum_j w_j \, \mathcal N(x;\, m_j,\, s^2 I) $$
 
     The middles $m_j$ lie at distance `radius` from the origin: on a line in 1-D, evenly on a circle in 2-D; above that
-    at the corners of a regular simplex if there are at most D + 1 of them, and in fixed random directions if more.
-    Labels are the components.
+    at the corners of a regular simplex if there are at most D + 1 of them, and in fixed directions far from each other
+    if there are more. Labels are the components.
 
     >>> GaussianMixture(components=2, radius=1.0).middles().round().tolist()
     [[1.0, 0.0], [-1.0, 0.0]]
@@ -70,9 +70,20 @@ class GaussianMixture:
         elif k <= d + 1:
             way = _simplex(k, d)
         else:
-            way = gauss((k, d), seeded(0, k, d))
-            way = way / way.norm(dim=1, keepdim=True)
+            way = _apart(k, d)
         return self.radius * way
+
+
+def _apart(k: int, d: int) -> Tensor:
+    """(k, d) directions, each the candidate farthest from those before it."""
+    some = gauss((64 * k, d), seeded(0, k, d))
+    some = some / some.norm(dim=1, keepdim=True)
+    at = [0]
+    gap = (some - some[0]).norm(dim=1)
+    while len(at) < k:
+        at.append(int(gap.argmax()))
+        gap = torch.minimum(gap, (some - some[at[-1]]).norm(dim=1))
+    return some[at]
 
 
 def _simplex(k: int, d: int) -> Tensor:

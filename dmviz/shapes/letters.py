@@ -1,4 +1,4 @@
-from functools import cache
+from functools import lru_cache
 from typing import Annotated, ClassVar
 
 import torch
@@ -29,7 +29,7 @@ class Letters:
     title: ClassVar[str] = "Letters"
     source: ClassVar[tuple[str, ...]] = ()
 
-    text: Annotated[str, Help("a letter or a short word", most=12)] = "flow"
+    text: Annotated[str, Help("a letter, a word or a few", most=50)] = "flow"
     width: Annotated[float, Range(0.1, 20, unit="length", help="longer side of the drawing")] = 5.0
     noise: Annotated[float, Range(0, 3, unit="length", help="standard deviation of the blur")] = 0.0
 
@@ -42,7 +42,7 @@ class Letters:
         return image_cloud(ink, self.width, self.noise, n, rng, label)
 
 
-@cache
+@lru_cache(maxsize=32)
 def _drawing(text: str) -> tuple[Tensor, Tensor]:
     """Ink (H, W) of a word, cut to its edges, and which letter each pixel belongs to."""
     import numpy
@@ -50,14 +50,15 @@ def _drawing(text: str) -> tuple[Tensor, Tensor]:
 
     font = ImageFont.load_default(size=_HEIGHT)
     size = (int(font.getlength(text)) + 2 * _HEIGHT, 3 * _HEIGHT)
-    layers = []
+    ink, label = torch.zeros(size[1], size[0]), torch.zeros(size[1], size[0], dtype=torch.int64)
     for i, letter in enumerate(text):
         layer = Image.new("L", size)
         # Letters go where the word has them, pairs such as AV moved together included.
         left = _HEIGHT + font.getlength(text[: i + 1]) - font.getlength(letter)
         ImageDraw.Draw(layer).text((left, _HEIGHT), letter, fill=255, font=font)
-        layers.append(torch.from_numpy(numpy.array(layer, dtype=numpy.float32)))
-    ink, label = torch.stack(layers).max(0)
+        drawn = torch.from_numpy(numpy.array(layer, dtype=numpy.float32))
+        label = torch.where(drawn > ink, i, label)
+        ink = torch.maximum(ink, drawn)
     seen = ink > 0
     if not seen.any():
         raise ValueError(f"Letters: the font has no ink for {text!r}; choose other letters")

@@ -6,7 +6,7 @@ from torch import Generator, Tensor
 
 from dmviz.cloud import Cloud, LogProb, Score
 from dmviz.params import Range, entry
-from dmviz.shapes._law import gauss, length, uniform
+from dmviz.shapes._law import gauss, has_density, length, uniform
 
 
 @entry
@@ -39,7 +39,7 @@ class Ring:
 
     def law(self) -> tuple[Score | None, LogProb | None]:
         """Score and log density, where there are any."""
-        return (None, None) if self.noise == 0 else (self._score, self._log_prob)
+        return (None, None) if not has_density(self.noise) else (self._score, self._log_prob)
 
     def _log_prob(self, x: Tensor) -> Tensor:
         r = length(x)

@@ -6,7 +6,7 @@ from torch import Generator, Tensor
 
 from dmviz.cloud import Cloud
 from dmviz.params import Range, entry
-from dmviz.shapes._law import gauss, uniform
+from dmviz.shapes._law import gauss, has_density, uniform
 
 
 @entry
@@ -35,7 +35,7 @@ class UniformDisc:
         way = gauss((n, self.dim), rng)
         way = way / way.norm(dim=1, keepdim=True).clamp_min(1e-300)
         x = self.radius * uniform((n, 1), rng) ** (1 / self.dim) * way
-        if self.noise == 0:
+        if not has_density(self.noise):
             return Cloud(x.float(), log_prob=self._log_prob)
         return Cloud((x + self.noise * gauss((n, self.dim), rng)).float())
 

@@ -6,7 +6,7 @@ from torch import Generator, Tensor
 
 from dmviz.cloud import Cloud
 from dmviz.params import Range, entry
-from dmviz.shapes._law import gauss, length, mixture_law, score_of
+from dmviz.shapes._law import gauss, has_density, length, mixture_law, score_of
 from dmviz.shapes.ring import Ring
 
 
@@ -37,7 +37,7 @@ class UniformSphere:
         way = gauss((n, self.dim), rng)
         x = self.radius * way / way.norm(dim=1, keepdim=True).clamp_min(1e-300)
         x = (x + self.noise * gauss((n, self.dim), rng)).float()
-        if self.noise == 0 or self.dim > 3:
+        if not has_density(self.noise) or self.dim > 3:
             return Cloud(x)
         if self.dim == 2:
             score, log_prob = Ring(radius=self.radius, noise=self.noise).law()

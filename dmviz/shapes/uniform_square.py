@@ -5,7 +5,7 @@ from torch import Generator, Tensor
 from dmviz.cloud import Cloud
 from dmviz.params import Range, entry
 from dmviz.shapes._box import box_law
-from dmviz.shapes._law import gauss, uniform
+from dmviz.shapes._law import gauss, has_density, uniform
 
 
 @entry
@@ -32,7 +32,7 @@ class UniformSquare:
 
     def sample(self, n: int, rng: Generator) -> Cloud:
         x = self.side * (uniform((n, self.dim), rng) - 0.5)
-        if self.noise == 0:
+        if not has_density(self.noise):
             return Cloud(x.float(), log_prob=self._log_prob)
         x = x + self.noise * gauss((n, self.dim), rng)
         return Cloud(x.float(), score=self._score, log_prob=self._log_prob)
