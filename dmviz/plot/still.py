@@ -67,7 +67,7 @@ def svg(run: Run, k: int = -1, dark: bool = False) -> str:
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": "dmviz", "Title": words.title(run)})
     alt = html.escape(words.alt_text(run))
-    return out.getvalue().replace("<metadata>", f"<title>{alt}</title>\n <metadata>", 1)
+    return out.getvalue().replace("</title>", f"</title>\n <desc>{alt}</desc>", 1)
 
 
 def png(run: Run, k: int = -1, dark: bool = False, scale: float = 2.0) -> bytes:
@@ -200,6 +200,7 @@ def thumbnail(run: Run, width: int = 360, height: int = 240) -> bytes:
     """A small webp with a clear ground, for pages light and dark: paths from start to end over the target."""
     start, end, target, paths = _flattened(run)
     look = theme.LIGHT
+    dot = 9 * min(4.0, max(1.0, 300 / len(end)))  # fewer particles are drawn larger
     with drawing():
         figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
         canvas: Any = FigureCanvasAgg(figure)
@@ -209,7 +210,7 @@ def thumbnail(run: Run, width: int = 360, height: int = 240) -> bytes:
         axes.scatter(*target.T, s=5, c=look.target, alpha=0.75, lw=0)
         axes.add_collection(LineCollection(list(paths), colors=look.particles, linewidths=0.7, alpha=0.35))
         axes.scatter(*start.T, s=3, c=theme.DARK.blue, alpha=0.9, lw=0)
-        axes.scatter(*end.T, s=9, c=look.particles, alpha=0.95, lw=0)
+        axes.scatter(*end.T, s=dot, c=look.particles, alpha=0.95, lw=0)
         _fit(axes, np.concatenate([start, end, target]), width / height)
         canvas.draw()
         image = Image.fromarray(np.asarray(canvas.buffer_rgba()).copy())
