@@ -306,7 +306,8 @@ def plain(text: str) -> str:
     'Schölkopf, François, Šidík, Łukasz – MMD & more'
     """
     text = re.sub(r"\\([a-zA-Z])\{\\([ij])\}|\\([a-zA-Z])\s+\\([ij])\b", r"\\\1\3{\2\4}", text)
-    text = re.sub(r"\\(['`^\"~=.])\s*\{?\\?([A-Za-z])\}?", _accented, text)
+    for _ in range(2):  # a letter may carry two
+        text = re.sub(r"\\(['`^\"~=.])\s*\{?\\?([^\W\d_])\}?", _accented, text)
     text = re.sub(r"\\([cvuHkr])(?:\s*\{\\?([A-Za-z])\}|\s+([A-Za-z]))", _accented, text)
     text = re.sub(r"\\(ss|ae|AE|oe|aa|AA|[oOlLij])(?![A-Za-z])\s*|\\([&%_#$])", lambda m: _SIGNS[m[1] or m[2]], text)
     text = re.sub(r"(?<!\\)[{}]|\\(?=[{}])", "", text).replace("---", "—").replace("--", "–").replace("~", " ")
