@@ -64,6 +64,7 @@ export class Player {
     const { settings, header, arrays } = message;
     this.settings = settings;
     this.host.style.setProperty("--dmv-height", `${settings.height}px`);
+    this.host.setAttribute("aria-label", settings.title ? `Flow player: ${settings.title}` : "Flow player");
     if (this.inflight && settings.reply >= this.inflight.id) this.inflight = null;
     if (!header) return;
     if (header.gen !== this.store.gen || header.run !== this.run) this.begin(header);
