@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dmviz.losses import _compiled
 from dmviz.losses._pairs import DIRECT, differences, squares, sum_of_squares, tiles
 
 _FLOOR = -80.0  # exp is slow where it underflows; e^-80 of the largest term is nothing
@@ -33,6 +34,7 @@ class Problem(NamedTuple):
     log_b: Tensor  # (M,) float64
     p: int
     blur: float
+    compiled: bool
 
     @property
     def turned(self) -> "Problem":
@@ -64,13 +66,16 @@ def log_weight(b: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def softmin(x: Tensor, y: Tensor, h: Tensor, eps: float, p: int, want_grad: bool = False) -> Soft:
+def softmin(x: Tensor, y: Tensor, h: Tensor, eps: float, p: int, compiled: bool, want_grad: bool = False) -> Soft:
     """-eps log sum_j exp(h_j - C(x_i, y_j) / eps), with h_j = log b_j + g_j / eps (M,) in float64."""
     f = h.new_empty(len(x))
     grad = h.new_empty(x.shape) if want_grad else None
     # Around its largest value h keeps its digits in float32.
     top = h.max()
     h = (h - top).to(x.dtype)
+    if compiled:
+        peak, total, sums = _compiled.softmin_parts(x, y, h, eps, p, want_grad, x.shape[1] <= DIRECT)
+        return Soft(-eps * (peak + total.log() + top), sums / total[:, None] if want_grad else None)
     for rows, parts in _row_tiles(x, y):
         peak, total, sums = _row(x[rows], y, h, parts, eps, p, want_grad)
         f[rows] = -eps * (peak.double() + total.log() + top)
@@ -108,13 +113,13 @@ def _row(
 def _exponent(x: Tensor, y: Tensor, h: Tensor, eps: float, p: int) -> tuple[Tensor, list[Tensor] | Tensor | None]:
     """h_j - C_ij / eps, and what the gradient of C will need."""
     if p == 2:
-        return squares(x, y, exact_near=False).mul_(-0.5 / eps).add_(h), None
+        return squares(x, y).mul_(-0.5 / eps).add_(h), None
     if x.shape[1] <= DIRECT:
         apart = differences(x, y)
         r = sum_of_squares(apart).sqrt_()
         inverse = r.reciprocal().masked_fill_(r <= 0, 0.0)
         return r.mul_(-1.0 / eps).add_(h), [z.mul_(inverse) for z in apart]
-    r = squares(x, y, exact_near=True).sqrt_()
+    r = squares(x, y).sqrt_()
     inverse = r.reciprocal().masked_fill_(r <= 0, 0.0)
     return r.mul_(-1.0 / eps).add_(h), inverse
 
@@ -123,14 +128,14 @@ def _pull(e: Tensor, x: Tensor, y: Tensor, spread: list[Tensor] | Tensor | None,
     """sum_j e_ij grad C(x_i, y_j), (B, D): x - y, or the unit vector along it (0 where they meet)."""
     if isinstance(spread, list):
         return torch.stack([(z * e).sum(1) for z in spread], dim=1)
-    w = e if p == 2 else e * spread
+    w = e if spread is None else e * spread
     return w.sum(1, keepdim=True) * x - w @ y
 
 
 def soft(problem: Problem, g: Tensor, want_grad: bool = False, eps: float | None = None) -> Soft:
     """The soft minimum on x of a potential on y."""
     eps = problem.eps if eps is None else eps
-    return softmin(problem.x, problem.y, problem.log_b + g / eps, eps, problem.p, want_grad)
+    return softmin(problem.x, problem.y, problem.log_b + g / eps, eps, problem.p, problem.compiled, want_grad)
 
 
 def temperatures(problem: Problem, scaling: float = 0.7) -> list[float]:
@@ -173,7 +178,7 @@ def solve_small(problem: Problem, start: tuple[Tensor, Tensor] | None = None) ->
     if len(problem.x) < len(problem.y):
         f, g, drift = solve_small(problem.turned, None if start is None else (start[1], start[0]))
         return Pair(g, f, drift)
-    cost = squares(problem.x, problem.y, exact_near=True)
+    cost = squares(problem.x, problem.y)
     cost = 0.5 * cost if problem.p == 2 else cost.sqrt()
     g = torch.zeros_like(problem.log_b) if start is None else start[1]
     drift = math.inf

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from dmviz.cloud import Cloud, mass_of
+from dmviz.losses import _compiled
 from dmviz.losses._kernels import Kernel, kernel_and_slope, kernel_of
 from dmviz.protocols import Velocity
 
@@ -35,7 +36,7 @@ def tiles(n: int, m: int, like: Tensor) -> Iterator[tuple[slice, slice]]:
 
 
 @torch.no_grad()
-def kernel_sums(x: Tensor, y: Tensor, b: Tensor, kernel: Kernel) -> Sums:
+def kernel_sums(x: Tensor, y: Tensor, b: Tensor, kernel: Kernel, compiled: bool) -> Sums:
     """Kernel sums and their gradients at x (N, D) over y (M, D) with weights b (M,); time N M D, memory N + M."""
     wide = torch.float64 if x.device.type != "mps" else torch.float32
     s, grad = x.new_zeros(len(x), dtype=wide), x.new_zeros(x.shape, dtype=wide)
@@ -43,6 +44,9 @@ def kernel_sums(x: Tensor, y: Tensor, b: Tensor, kernel: Kernel) -> Sums:
         center = y.mean(0)
         x, y = x - center, y - center
     b = b.to(x.dtype)
+    if compiled:
+        _compiled.add_kernel_sums(x, y, b, kernel, s, grad, x.shape[1] <= DIRECT)
+        return Sums(s, grad)
     for rows, columns in tiles(len(x), len(y), x):
         part = _direct if x.shape[1] <= DIRECT else _product
         k, g = part(x[rows], y[columns], b[columns], kernel)
@@ -71,29 +75,31 @@ def sum_of_squares(apart: list[Tensor]) -> Tensor:
     return r2
 
 
-def squares(x: Tensor, y: Tensor, exact_near: bool) -> Tensor:
+def squares(x: Tensor, y: Tensor) -> Tensor:
     """(B, C) squared distances; in high dimension x and y must be near the origin."""
-    return sum_of_squares(differences(x, y)) if x.shape[1] <= DIRECT else _squares(x, y, exact_near)
+    return sum_of_squares(differences(x, y)) if x.shape[1] <= DIRECT else _squares(x, y, 1e4)[0]
 
 
 def _product(x: Tensor, y: Tensor, b: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
     """One tile from matrix products; x and y must be near the origin."""
-    r2 = _squares(x, y, kernel.kinked)
+    r2, near = _squares(x, y, 1e4 if kernel.kinked else 64.0)
+    met = near[r2[near[:, 0], near[:, 1]] <= 0.0]
     k, w = kernel_and_slope(kernel, r2)
     s = k @ b
     w.mul_(b)
+    w[met[:, 0], met[:, 1]] = 0.0  # where two points meet there is no direction to go
     return s, w.sum(1, keepdim=True).mul(x).sub_(w @ y)
 
 
-def _squares(x: Tensor, y: Tensor, exact_near: bool) -> Tensor:
-    """(B, C) squared distances by one matrix product; pairs lost to rounding again from their difference."""
+def _squares(x: Tensor, y: Tensor, trust: float) -> tuple[Tensor, Tensor]:
+    """(B, C) squared distances by one matrix product, and the pairs (K, 2) that were so close, within `trust` times
+    the rounding error, that they were computed again from their difference."""
     x2, y2 = x.square().sum(1), y.square().sum(1)
     r2 = torch.addmm(y2[None, :], x, y.T, alpha=-2.0).add_(x2[:, None])
-    if exact_near:
-        near = r2 < 1e4 * torch.finfo(x.dtype).eps * (x2.amax() + y2.amax())
-        for pairs in near.nonzero().split(4096):
-            r2[pairs[:, 0], pairs[:, 1]] = (x[pairs[:, 0]] - y[pairs[:, 1]]).square().sum(1)
-    return r2.clamp_min_(0.0)
+    near = (r2 < trust * torch.finfo(x.dtype).eps * (x2.amax() + y2.amax())).nonzero()
+    for pairs in torch.split(near, 4096):  # type: ignore[no-untyped-call]
+        r2[pairs[:, 0], pairs[:, 1]] = (x[pairs[:, 0]] - y[pairs[:, 1]]).square().sum(1)
+    return r2.clamp_min_(0.0), near
 
 
 def kernel_mean(x: Tensor, y: Tensor, a: Tensor, b: Tensor, kernel: Kernel) -> Tensor:
@@ -121,27 +127,27 @@ def _tile(x: Tensor, y: Tensor, b: Tensor, kernel: Kernel) -> Tensor:
 
 def discrepancy(x: Tensor, target: Cloud, kernel: Kernel, weight: Tensor | None, unbiased: bool = False) -> Tensor:
     """E k(X, X') + E k(Y, Y') - 2 E k(X, Y), () and differentiable in x."""
-    a, b = mass_of(x, weight), target.mass()
+    a, b, compiled = mass_of(x, weight), target.mass(), _compiled.chosen(target.memo, x)
     own = kernel_mean(x, x, a, a, kernel)
     cross = kernel_mean(x, target.x, a, b, kernel)
     if unbiased:
         own = _off_diagonal(own, a, kernel)
-    return (own + _target_term(target, kernel, unbiased) - 2.0 * cross).to(x.dtype)
+    return (own + _target_term(target, kernel, unbiased, compiled) - 2.0 * cross).to(x.dtype)
 
 
 def discrepancy_velocity(
     x: Tensor, target: Cloud, kernel: Kernel, weight: Tensor | None, unbiased: bool = False
 ) -> Velocity:
     """The discrepancy and minus twice the gradient of the witness at each particle."""
-    a, b = mass_of(x, weight), target.mass()
-    own, cross = kernel_sums(x, x, a, kernel), kernel_sums(x, target.x, b, kernel)
+    a, b, compiled = mass_of(x, weight), target.mass(), _compiled.chosen(target.memo, x)
+    own, cross = kernel_sums(x, x, a, kernel, compiled), kernel_sums(x, target.x, b, kernel, compiled)
     wide = own.s.dtype
     mean_own = a.to(wide) @ own.s
     pull = own.grad
     if unbiased:
         mean_own = _off_diagonal(mean_own, a, kernel)
         pull = pull * _off_diagonal_scale(a)
-    value = mean_own + _target_term(target, kernel, unbiased) - 2.0 * (a.to(wide) @ cross.s)
+    value = mean_own + _target_term(target, kernel, unbiased, compiled) - 2.0 * (a.to(wide) @ cross.s)
     v = (2.0 * (cross.grad - pull)).to(x.dtype)
     if weight is not None:
         v = torch.where(weight[:, None] > 0, v, 0.0)  # a particle without weight has no velocity
@@ -153,15 +159,21 @@ def discrepancy_probe(
 ) -> Tensor:
     """-2 grad f at any points (K, D), where f = sum_j a_j k(x_j, .) - sum_j b_j k(y_j, .) is the witness."""
     a = mass_of(x, weight)
-    own, cross = kernel_sums(at, x, a, kernel), kernel_sums(at, target.x, target.mass(), kernel)
+    own, cross = _at(at, x, target, kernel, a)
     pull = own.grad * _off_diagonal_scale(a) if unbiased else own.grad
     return (2.0 * (cross.grad - pull)).to(at.dtype)
 
 
 def witness(at: Tensor, x: Tensor, target: Cloud, kernel: Kernel, weight: Tensor | None) -> Tensor:
     """f (K,): high where particles are too many, low where the target still waits for them."""
-    own, cross = kernel_sums(at, x, mass_of(x, weight), kernel), kernel_sums(at, target.x, target.mass(), kernel)
+    own, cross = _at(at, x, target, kernel, mass_of(x, weight))
     return (own.s - cross.s).to(at.dtype)
+
+
+def _at(at: Tensor, x: Tensor, target: Cloud, kernel: Kernel, a: Tensor) -> tuple[Sums, Sums]:
+    """What `at` hears from the particles and from the target."""
+    compiled = _compiled.chosen(target.memo, x)
+    return kernel_sums(at, x, a, kernel, compiled), kernel_sums(at, target.x, target.mass(), kernel, compiled)
 
 
 def median_distance(target: Cloud, otherwise: float, most: int = 1000) -> float:
@@ -186,21 +198,22 @@ def prepare_discrepancy(target: Cloud, kernel: Kernel, unbiased: bool = False, m
     memo: dict[str, Any] = {"kernel": kernel, "of": target.x, "unbiased": unbiased}
     if median is not None:
         memo["median"] = median
-    memo["own"] = _own_term(target, kernel, unbiased)
+    compiled = _compiled.chosen(None, target.x)
+    memo |= {"compiled": compiled, "own": _own_term(target, kernel, unbiased, compiled)}
     return replace(target, memo=memo)
 
 
-def _target_term(target: Cloud, kernel: Kernel, unbiased: bool) -> Tensor:
+def _target_term(target: Cloud, kernel: Kernel, unbiased: bool, compiled: bool) -> Tensor:
     memo = target.memo
     if memo and memo.get("kernel") == kernel and memo.get("of") is target.x and memo.get("unbiased") == unbiased:
         return memo["own"]  # type: ignore[no-any-return]
-    return _own_term(target, kernel, unbiased)
+    return _own_term(target, kernel, unbiased, compiled)
 
 
-def _own_term(target: Cloud, kernel: Kernel, unbiased: bool) -> Tensor:
+def _own_term(target: Cloud, kernel: Kernel, unbiased: bool, compiled: bool) -> Tensor:
     with torch.no_grad():
         b = target.mass()
-        s = kernel_sums(target.x, target.x, b, kernel).s
+        s = kernel_sums(target.x, target.x, b, kernel, compiled).s
         mean = b.to(s.dtype) @ s
         return _off_diagonal(mean, b, kernel) if unbiased else mean
 

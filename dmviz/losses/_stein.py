@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from dmviz.losses import _compiled
 from dmviz.losses._kernels import Kernel
 from dmviz.losses._pairs import DIRECT, differences, sum_of_squares, tiles
 
@@ -38,12 +39,15 @@ def slopes(kernel: Kernel, r2: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 @torch.no_grad()
-def stein_sums(x: Tensor, s: Tensor, y: Tensor, s_y: Tensor, a: Tensor, kernel: Kernel) -> Stein:
+def stein_sums(x: Tensor, s: Tensor, y: Tensor, s_y: Tensor, a: Tensor, kernel: Kernel, compiled: bool) -> Stein:
     """Sums over y (M, D) with scores s_y and weights a (M,); time N M D, memory N + M."""
     center = y.mean(0)
     x, y, a = x - center, y - center, a.to(x.dtype)
     u = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     grad, by_score = (torch.zeros(x.shape, dtype=torch.float64, device=x.device) for _ in range(2))
+    if compiled and x.shape[1] <= DIRECT:
+        _compiled.add_stein_sums(x, s, y, s_y, a, kernel, (u, grad, by_score))
+        return Stein(u, grad, by_score)
     for i, j in tiles(len(x), len(y), x):
         part = (_direct if x.shape[1] <= DIRECT else _product)(x[i], s[i], y[j], s_y[j], a[j], kernel)
         u[i] += part.u

@@ -1,11 +1,13 @@
 """Kernel Stein discrepancy: particles against a density, without samples of it."""
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import torch
 from torch import Generator, Tensor
 
 from dmviz.cloud import Cloud, Score, mass_of
+from dmviz.losses._compiled import chosen
 from dmviz.losses._kernels import Kernel
 from dmviz.losses._stein import stein_mean, stein_sums
 from dmviz.params import Help, Range, entry
@@ -90,7 +92,7 @@ class Ksd:
             leaf = x.detach().requires_grad_(True)
             scores = _score(target)(leaf)
         s = scores.detach()
-        sums = stein_sums(x.detach(), s, x.detach(), s, a, self._kernel)
+        sums = stein_sums(x.detach(), s, x.detach(), s, a, self._kernel, chosen(target.memo, x))
         wide = a.double()
         value, pull, by_score = wide @ sums.u, sums.grad, sums.by_score
         if self.estimator == "unbiased":
@@ -110,9 +112,13 @@ class Ksd:
         with torch.no_grad():
             s_x = _score(target)(x)
         a = mass_of(x, weight)
-        sums = stein_sums(at.detach(), scores.detach(), x.detach(), s_x, a, self._kernel)
+        sums = stein_sums(at.detach(), scores.detach(), x.detach(), s_x, a, self._kernel, chosen(target.memo, x))
         pull = sums.grad + _through_score(scores, leaf, sums.by_score)
         return (-2.0 * (pull * self._pairs(a) if self.estimator == "unbiased" else pull)).to(at.dtype)
+
+    def prepare(self, target: Cloud) -> Cloud:
+        """Nothing of the target to work out; only which kernels the run will use."""
+        return replace(target, memo={"compiled": chosen(None, target.x)})
 
     @property
     def _kernel(self) -> Kernel:

@@ -8,6 +8,7 @@ from torch import Generator, Tensor
 from torch.autograd.function import once_differentiable
 
 from dmviz.cloud import Cloud, mass_of
+from dmviz.losses._compiled import chosen
 from dmviz.losses._entropic import Effort, Pair, Problem, Soft, log_weight, soft, solve_pair, solve_self, solve_small
 from dmviz.params import Help, Range, entry
 from dmviz.protocols import Law, Velocity
@@ -125,7 +126,7 @@ class Sinkhorn:
         x = x.detach()
         a, b = mass_of(x, weight), target.mass()
         shift_x, shift_y = self._centers(x, a, target.x, b)
-        cross = self._problem(x - shift_x, target.x - shift_y, log_weight(a), log_weight(b))
+        cross = self._problem(x - shift_x, target.x - shift_y, log_weight(a), log_weight(b), chosen(target.memo, x))
         start = self._start(carry, cross)
         pair = self._solved_pair(cross, start)
         plan = soft(cross, pair.g, want_grad=True)
@@ -133,8 +134,8 @@ class Sinkhorn:
         value, pull = a.double() @ plan.f + b.double() @ pair.g, _grad_of(plan)
         own = None
         if self.debias:
-            own, back = self._own(x - shift_x, cross.log_a, start)
-            value = value - 0.5 * (a.double() @ (own + back.f)) - self._target_half(target, shift_y)
+            own, back = self._own(x - shift_x, cross.log_a, start, cross.compiled)
+            value = value - 0.5 * (a.double() @ (own + back.f)) - self._target_half(target, shift_y, cross.compiled)
             pull = pull - _grad_of(back)
         if self.p == 2:
             apart = (shift_x - shift_y).double()
@@ -150,21 +151,22 @@ class Sinkhorn:
         with torch.no_grad():
             a, b = mass_of(x, weight), target.mass()
             shift_x, shift_y = self._centers(x, a, target.x, b)
-            cross = self._problem(x - shift_x, target.x - shift_y, log_weight(a), log_weight(b))
+            cross = self._problem(x - shift_x, target.x - shift_y, log_weight(a), log_weight(b), chosen(target.memo, x))
             pair = self._solved_pair(cross, None)
             here = (at - shift_x).to(cross.x.dtype)
             pull = _grad_of(soft(cross._replace(x=here), pair.g, want_grad=True))
             if self.debias:
-                own, _ = self._own(x - shift_x, cross.log_a, None)
-                back = self._problem(x - shift_x, x - shift_x, cross.log_a, cross.log_a)
+                own, _ = self._own(x - shift_x, cross.log_a, None, cross.compiled)
+                back = self._problem(x - shift_x, x - shift_x, cross.log_a, cross.log_a, cross.compiled)
                 pull = pull - _grad_of(soft(back._replace(x=here.to(back.x.dtype)), own, want_grad=True))
             return -(pull + (shift_x - shift_y) if self.p == 2 else pull).to(at.dtype)
 
     def prepare(self, target: Cloud) -> Cloud:
         """The target's own term, once a run."""
         with torch.no_grad():
-            half = self._target_half(target, self._center(target.x, target.mass()))
-        return replace(target, memo={"half": half, "loss": self, "of": target.x})
+            compiled = chosen(None, target.x)
+            half = self._target_half(target, self._center(target.x, target.mass()), compiled)
+        return replace(target, memo={"half": half, "loss": self, "of": target.x, "compiled": compiled})
 
     def _center(self, x: Tensor, a: Tensor) -> Tensor:
         return (a.double() @ x.double()).to(x.dtype)
@@ -174,11 +176,11 @@ class Sinkhorn:
         center = self._center(y, b)
         return (self._center(x, a), center) if self.p == 2 else (center, center)
 
-    def _problem(self, x: Tensor, y: Tensor, log_a: Tensor, log_b: Tensor) -> Problem:
+    def _problem(self, x: Tensor, y: Tensor, log_a: Tensor, log_b: Tensor, compiled: bool) -> Problem:
         """Two clouds near the origin, in float64 where that costs nothing."""
         if _is_small(x, y):
             x, y = x.double(), y.double()
-        return Problem(x, y, log_a, log_b, self.p, self.blur)
+        return Problem(x, y, log_a, log_b, self.p, self.blur, compiled)
 
     def _start(self, carry: Warm | None, problem: Problem) -> Warm | None:
         """The last step's potentials, where they fit these clouds."""
@@ -194,22 +196,22 @@ class Sinkhorn:
                 return pair
         return solve_pair(problem, Effort(self.tolerance, self.iterations))
 
-    def _own(self, x: Tensor, log_a: Tensor, start: Warm | None) -> tuple[Tensor, Soft]:
+    def _own(self, x: Tensor, log_a: Tensor, start: Warm | None, compiled: bool) -> tuple[Tensor, Soft]:
         """Potential and plan of a cloud onto itself."""
-        problem = self._problem(x, x, log_a, log_a)
+        problem = self._problem(x, x, log_a, log_a, compiled)
         effort = Effort(self.tolerance, self.iterations if start is None or start.own is None else self.warm)
         if _is_small(x, x):
             effort = Effort(1e-13, 1000)
         own = solve_self(problem, effort, None if start is None else start.own)
         return own, soft(problem, own, want_grad=True)
 
-    def _target_half(self, target: Cloud, center: Tensor) -> Tensor:
+    def _target_half(self, target: Cloud, center: Tensor, compiled: bool) -> Tensor:
         """Half of OT(target, target): from `prepare`, or now."""
         memo = target.memo
         if memo and memo.get("loss") == self and memo.get("of") is target.x:
             return memo["half"]  # type: ignore[no-any-return]
         log_b = log_weight(target.mass())
-        own, plan = self._own(target.x - center, log_b, None)
+        own, plan = self._own(target.x - center, log_b, None, compiled)
         return 0.5 * (log_b.exp() @ (own + plan.f))
 
 

@@ -1,0 +1,199 @@
+"""When the fused kernels of `_fused.py` run instead of the eager tiles, and on how many threads.
+
+The first step never waits for a compiler: until `warm` has loaded every kernel, losses take their eager path. The
+choice is made once, in a loss's `prepare`, and kept in the target's memo, so that a run never changes kernels midway
+and a replay of one prepared field is bit-equal. Eager and compiled results differ in their last bits. The environment
+variable DMVIZ_COMPILE fixes the choice: 0 is always eager, 1 waits for the compiler.
+"""
+
+import math
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dmviz.losses._kernels import Kernel
+
+_ready = threading.Event()
+_lock = threading.Lock()
+_background: list[threading.Thread] = []
+_pools: list[ThreadPoolExecutor] = []
+
+PARALLEL = 4_000_000
+"""Pairs from which a second core pays."""
+
+
+def choice() -> bool:
+    """Whether to run compiled now. Kernels that are not ready are made so in the background, for the next time."""
+    wish = os.environ.get("DMVIZ_COMPILE", "")
+    if wish == "0":
+        return False
+    if wish == "1":
+        warm()
+    elif not _ready.is_set():
+        _warm_in_background()
+    return _ready.is_set()
+
+
+def chosen(memo: Any, x: Tensor) -> bool:
+    """The choice that `prepare` kept, or one made now. Only CPU tensors run compiled."""
+    if x.device.type != "cpu":
+        return False
+    return bool(memo["compiled"]) if memo and "compiled" in memo else choice()
+
+
+def warm() -> None:
+    """Compile every kernel, or load it from the cache on disk, and wait for it."""
+    with _lock:
+        if _ready.is_set():
+            return
+        try:
+            _choose_cache()
+            from dmviz.losses import _fused
+        except ImportError:  # no numba on this machine: eager stays
+            return
+        _fused.compile_all()
+        _ready.set()
+
+
+def ready() -> bool:
+    return _ready.is_set()
+
+
+def _warm_in_background() -> None:
+    with _lock:
+        if not _background:
+            _background.append(threading.Thread(target=warm, name="dmviz-compile", daemon=True))
+            _background[0].start()
+
+
+def _choose_cache() -> None:
+    """A folder of our own for compiled code, where the one beside the source can not be written to."""
+    import numba
+
+    here = Path(__file__).parent
+    beside = here / "__pycache__"
+    if os.environ.get("NUMBA_CACHE_DIR") or os.access(beside if beside.exists() else here, os.W_OK):
+        return
+    user = str(os.getuid()) if hasattr(os, "getuid") else "user"
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dmviz"
+    for folder in (home, Path(tempfile.gettempdir()) / f"dmviz-{user}"):
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK) and (sys.platform == "win32" or folder.stat().st_uid == os.getuid()):
+            numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
+            return
+
+
+def threads() -> int:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(usable, 8))
+
+
+def over_rows(work: Callable[[slice], None], n: int, pairs: int) -> None:
+    """Run `work` on ranges of rows that together are all n: on this thread, or on a shared pool where that pays.
+
+    Every row is summed in the same order whatever the ranges, so the bits do not depend on the number of threads.
+    """
+    parts = threads() if pairs >= PARALLEL else 1
+    if parts == 1:
+        work(slice(0, n))
+        return
+    if not _pools:
+        _pools.append(ThreadPoolExecutor(parts, thread_name_prefix="dmviz-rows"))
+    edges = [n * k // (4 * parts) for k in range(4 * parts + 1)]
+    list(_pools[0].map(work, [slice(i, j) for i, j in pairwise(edges) if j > i]))
+
+
+def add_kernel_sums(x: Tensor, y: Tensor, b: Tensor, kernel: Kernel, s: Tensor, grad: Tensor, direct: bool) -> None:
+    """Add kernel sums to s (N,) and their gradients to grad (N, D), both float64."""
+    from dmviz.losses import _fused
+
+    lengths = x.new_tensor(kernel.lengths).numpy()
+    code, x, y, b = _fused.CODES[kernel.name], x.contiguous(), y.contiguous(), b.contiguous()
+    if direct:
+        across = y.T.contiguous().numpy()
+        over_rows(
+            lambda i: _fused.kernel_rows(x[i].numpy(), across, b.numpy(), code, lengths, s[i].numpy(), grad[i].numpy()),
+            len(x),
+            len(x) * len(y),
+        )
+        return
+    close = x.new_tensor((1e4 if kernel.kinked else 64.0) * torch.finfo(x.dtype).eps).numpy()[()]
+    x2, y2, row_sum = x.square().sum(1), y.square().sum(1), torch.zeros_like(s)
+    for i, j in panels(len(x), len(y)):
+        g = x[i] @ y[j].T
+        _fused.weigh_products(
+            *(t.numpy() for t in (g, x[i], y[j], x2[i], y2[j], b[j])),
+            code, lengths, close, s[i].numpy(), row_sum[i].numpy(),
+        )  # fmt: skip
+        grad[i] -= g @ y[j]
+    grad += row_sum[:, None] * x
+
+
+def panels(n: int, m: int) -> Iterator[tuple[slice, slice]]:
+    """Row and column ranges whose product stays in the second cache."""
+    for i in range(0, n, 256):
+        for j in range(0, m, 1024):
+            yield slice(i, i + 256), slice(j, j + 1024)
+
+
+def softmin_parts(
+    x: Tensor, y: Tensor, h: Tensor, eps: float, p: int, want_grad: bool, direct: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Largest exponent, sum of exponentials over it, and their sum times grad C (see `_entropic.softmin`)."""
+    from dmviz.losses import _fused
+
+    scale = x.new_tensor((0.5 if p == 2 else 1.0) / eps).numpy()[()]
+    peak = torch.full((len(x),), -math.inf, dtype=torch.float64)
+    total, sums = torch.zeros_like(peak), torch.zeros(x.shape, dtype=torch.float64)
+    x, y, h = x.contiguous(), y.contiguous(), h.contiguous()
+    if direct:
+        across = y.T.contiguous().numpy()
+        over_rows(
+            lambda i: _fused.softmin_rows(
+                x[i].numpy(), across, h.numpy(), scale, p, *(t[i].numpy() for t in (peak, total, sums)), want_grad
+            ),
+            len(x),
+            len(x) * len(y),
+        )
+        return peak, total, sums
+    close = x.new_tensor(1e4 * torch.finfo(x.dtype).eps).numpy()[()]
+    x2, y2, row_sum, old = x.square().sum(1), y.square().sum(1), torch.zeros_like(peak), torch.ones_like(peak)
+    for i, j in panels(len(x), len(y)):
+        g = x[i] @ y[j].T
+        _fused.softmin_products(
+            *(t.numpy() for t in (g, x[i], y[j], x2[i], y2[j], h[j])),
+            scale, p, close, *(t[i].numpy() for t in (peak, total, row_sum, old)),
+        )  # fmt: skip
+        if want_grad:
+            sums[i] = sums[i] * old[i, None] - g @ y[j]
+    return peak, total, sums + row_sum[:, None] * x
+
+
+def add_stein_sums(
+    x: Tensor, s: Tensor, y: Tensor, s_y: Tensor, a: Tensor, kernel: Kernel, out: tuple[Tensor, Tensor, Tensor]
+) -> None:
+    """Add Stein sums, gradients and derivatives in the score (see `_stein`), all float64."""
+    from dmviz.losses import _fused
+
+    x, s, a = x.contiguous(), s.contiguous(), a.contiguous()
+    across, scores = y.T.contiguous().numpy(), s_y.T.contiguous().numpy()
+    code, length = _fused.CODES[kernel.name], x.new_tensor(kernel.lengths[0]).numpy()[()]
+    over_rows(
+        lambda i: _fused.stein_rows(
+            x[i].numpy(), s[i].numpy(), across, scores, a.numpy(), code, length, *(t[i].numpy() for t in out)
+        ),
+        len(x),
+        len(x) * len(y),
+    )

@@ -1,0 +1,372 @@
+# mypy: ignore-errors
+# (numba reads these functions as they are; annotations would only repeat what it infers)
+"""Pair sums compiled by numba: difference, kernel and row sums in one pass over tiles that stay in the first cache.
+
+Each function takes points of one precision and sums tiles in that precision, tiles in float64. `y` comes transposed,
+(D, M), so that inner loops run over neighbours in memory and vectorise. Imported only by `_compiled.warm`.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic, overload
+
+# Sums may be taken in any order; NaN and infinity keep their meaning, so that a broken step is seen.
+_LOOSE = {"reassoc", "contract", "arcp", "nsz"}
+_OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": _LOOSE}
+
+TILE = 512
+DISTANCE, GAUSSIAN, LAPLACIAN, IMQ = 0, 1, 2, 3
+CODES = {"distance": DISTANCE, "gaussian": GAUSSIAN, "laplacian": LAPLACIAN, "imq": IMQ}
+
+_TWO_TO = [math.log(2.0) ** k / math.factorial(k) for k in range(14)]  # 2^f = sum _TWO_TO[k] f^k
+T1, T2, T3, T4, T5, T6, T7, T8, T9, T10, T11, T12, T13 = _TWO_TO[1:]
+# The same in float32: interpolated at Chebyshev points of [-1/2, 1/2], relative error 3e-9.
+S0, S1, S2, S3 = (
+    np.float32(1.0),
+    np.float32(0.6931472067028329),
+    np.float32(0.24022650922289554),
+    np.float32(0.05550327),
+)
+S4, S5, S6 = np.float32(0.00961805667843204), np.float32(0.0013400428177711937), np.float32(0.00015461444724808513)
+LOG2E32, LOG2E = np.float32(1.4426950408889634), 1.4426950408889634
+HALF32, LOW32 = np.float32(0.5), np.float32(-115.0)
+THREE_HALVES32, TINY32 = np.float32(1.5), np.float32(1e-30)
+
+
+@intrinsic
+def _float_of_bits(context: Any, bits: Any) -> Any:
+    """The float32 or float64 with these bits."""
+    out = types.float32 if bits == types.int32 else types.float64
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.FloatType() if out == types.float32 else ir.DoubleType())
+
+    return out(bits), generate
+
+
+@intrinsic
+def _bits_of_float(context: Any, number: Any) -> Any:
+    """The bits of a float32."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(32))
+
+    return types.int32(number), generate
+
+
+def _exp(t):
+    """e^t for t <= 0, e^-79 below that: a polynomial, since numba has no vector exp of its own."""
+    raise NotImplementedError
+
+
+@overload(_exp)
+def _exp_of(t):
+    if t == types.float32:
+
+        def exp32(t):
+            u = max(t * LOG2E32, LOW32)
+            n = np.floor(u + HALF32)
+            f = u - n
+            p = S0 + f * (S1 + f * (S2 + f * (S3 + f * (S4 + f * (S5 + f * S6)))))
+            return p * _float_of_bits(np.int32((np.int32(n) + np.int32(127)) << np.int32(23)))
+
+        return exp32
+
+    def exp64(t):
+        u = max(t * LOG2E, -1000.0)
+        n = np.floor(u + 0.5)
+        f = u - n
+        p = T7 + f * (T8 + f * (T9 + f * (T10 + f * (T11 + f * (T12 + f * T13)))))
+        p = 1.0 + f * (T1 + f * (T2 + f * (T3 + f * (T4 + f * (T5 + f * (T6 + f * p))))))
+        return p * _float_of_bits(np.int64((np.int64(n) + np.int64(1023)) << np.int64(52)))
+
+    return exp64
+
+
+def _inverse_root(r2):
+    """1 / sqrt(r2); a large finite number at 0, where every difference that it multiplies is 0."""
+    raise NotImplementedError
+
+
+@overload(_inverse_root)
+def _inverse_root_of(r2):
+    if r2 == types.float32:
+
+        def root32(r2):
+            # A guess from halved exponent bits and three Newton steps: half the time of a square root and a division.
+            r2 = r2 if r2 > TINY32 else TINY32
+            y = _float_of_bits(np.int32(np.int32(0x5F3759DF) - (_bits_of_float(r2) >> np.int32(1))))
+            half = HALF32 * r2
+            y = y * (THREE_HALVES32 - half * y * y)
+            y = y * (THREE_HALVES32 - half * y * y)
+            return y * (THREE_HALVES32 - half * y * y)
+
+        return root32
+
+    def root64(r2):
+        return 1.0 / math.sqrt(r2) if r2 > 0.0 else 0.0
+
+    return root64
+
+
+@njit(**_OPTIONS)
+def _squares_of(x, i, y, j0, n, r2):
+    """r2[:n] = |x_i - y_j|^2 for the n points from j0 on."""
+    here, row = x[i, 0], y[0, j0 : j0 + n]
+    for j in range(n):
+        z = here - row[j]
+        r2[j] = z * z
+    for d in range(1, x.shape[1]):
+        here, row = x[i, d], y[d, j0 : j0 + n]
+        for j in range(n):
+            z = here - row[j]
+            r2[j] += z * z
+
+
+@njit(**_OPTIONS)
+def _weigh(code, lengths, r2, n, b, w):
+    """w[:n] = b k'(r) / r, and the sum of b k over the tile. `r2` is kept."""
+    total = r2.dtype.type(0)
+    one = r2.dtype.type(1)
+    if code == DISTANCE:
+        for j in range(n):
+            inverse = _inverse_root(r2[j])
+            w[j] = -inverse * b[j]
+            total -= r2[j] * inverse * b[j]
+    elif code == LAPLACIAN:
+        c = -one / lengths[0]
+        for j in range(n):
+            inverse = _inverse_root(r2[j])
+            k = _exp(r2[j] * inverse * c) * b[j]
+            w[j] = c * inverse * k
+            total += k
+    elif code == IMQ:
+        c = one / (lengths[0] * lengths[0])
+        for j in range(n):
+            k = _inverse_root(one + r2[j] * c)
+            w[j] = -c * k * k * k * b[j]
+            total += k * b[j]
+    else:
+        for j in range(n):
+            w[j] = 0
+        for length in lengths:
+            c = -one / (length * length)
+            half = c / (one + one)
+            for j in range(n):
+                k = _exp(r2[j] * half) * b[j]
+                w[j] += c * k
+                total += k
+    return total
+
+
+@njit(**_OPTIONS)
+def kernel_rows(x, y, b, code, lengths, s, grad):
+    """s_i = sum_j b_j k(x_i, y_j) and grad_i, its gradient, for x (N, D) and y (D, M)."""
+    r2, w = np.empty(TILE, x.dtype), np.empty(TILE, x.dtype)
+    for i in range(x.shape[0]):
+        for j0 in range(0, y.shape[1], TILE):
+            n = min(TILE, y.shape[1] - j0)
+            _squares_of(x, i, y, j0, n, r2)
+            s[i] += _weigh(code, lengths, r2, n, b[j0 : j0 + n], w)
+            for d in range(x.shape[1]):
+                here, row = x[i, d], y[d, j0 : j0 + n]
+                part = x.dtype.type(0)
+                for j in range(n):
+                    part += w[j] * (here - row[j])
+                grad[i, d] += part
+
+
+@njit(**_OPTIONS)
+def weigh_products(g, x, y, x2, y2, b, code, lengths, close, s, w_sum):
+    """In place g = x . y^T (B, C) -> b k'(r) / r, with row sums; y (C, D). Pairs closer than `close` exactly."""
+    size = g.shape[1]
+    r2 = np.empty(size, g.dtype)
+    two, zero = g.dtype.type(2), g.dtype.type(0)
+    for i in range(g.shape[0]):
+        row, near = g[i], 0
+        bound = close * (x2[i] + np.max(y2))
+        for j in range(size):
+            r2[j] = max(x2[i] + y2[j] - two * row[j], zero)
+            near += r2[j] < bound
+        if near > 0:
+            for j in range(size):
+                if r2[j] < bound:
+                    exact = zero
+                    for d in range(x.shape[1]):
+                        z = x[i, d] - y[j, d]
+                        exact += z * z
+                    r2[j] = exact
+        s[i] += _weigh(code, lengths, r2, size, b, row)
+        if near > 0:
+            for j in range(size):
+                if r2[j] == zero:  # where two points meet there is no direction to go
+                    row[j] = zero
+        total = zero
+        for j in range(size):
+            total += row[j]
+        w_sum[i] += total
+
+
+@njit(**{**_OPTIONS, "fastmath": True})
+def _largest(z, n):
+    top = z[0]
+    for j in range(1, n):
+        if z[j] > top:  # max() would not vectorise
+            top = z[j]
+    return top
+
+
+@njit(**_OPTIONS)
+def softmin_rows(x, y, h, scale, p, peak, total, sums, want_grad):
+    """Over j: the largest z_ij = h_j - scale |x_i - y_j|^p, the sum of e^(z - peak), and that sum times grad C."""
+    r2, z, inverse = np.empty(TILE, x.dtype), np.empty(TILE, x.dtype), np.empty(TILE, x.dtype)
+    for i in range(x.shape[0]):
+        best, mass = -np.inf, 0.0
+        for j0 in range(0, y.shape[1], TILE):
+            n = min(TILE, y.shape[1] - j0)
+            _squares_of(x, i, y, j0, n, r2)
+            if p == 2:
+                for j in range(n):
+                    z[j] = h[j0 + j] - scale * r2[j]
+            else:
+                for j in range(n):
+                    inverse[j] = _inverse_root(r2[j])
+                    z[j] = h[j0 + j] - scale * r2[j] * inverse[j]
+            high = _largest(z, n)
+            if high > best:
+                shrink = math.exp(best - high)
+                best = np.float64(high)
+                mass *= shrink
+                for d in range(x.shape[1]):
+                    sums[i, d] *= shrink
+            part, top = x.dtype.type(0), x.dtype.type(best)
+            for j in range(n):
+                z[j] = _exp(z[j] - top)
+                part += z[j]
+            mass += part
+            if want_grad:
+                if p == 1:
+                    for j in range(n):
+                        z[j] *= inverse[j]
+                for d in range(x.shape[1]):
+                    here, row = x[i, d], y[d, j0 : j0 + n]
+                    part = x.dtype.type(0)
+                    for j in range(n):
+                        part += z[j] * (here - row[j])
+                    sums[i, d] += part
+        peak[i] = best
+        total[i] = mass
+
+
+@njit(**_OPTIONS)
+def softmin_products(g, x, y, x2, y2, h, scale, p, close, peak, total, w_sum, old):
+    """In place g = x . y^T (B, C) -> weights of grad C over e^peak; running peak and sums; `old` is what shrank."""
+    size = g.shape[1]
+    two, zero = g.dtype.type(2), g.dtype.type(0)
+    inverse = np.empty(size, g.dtype)
+    for i in range(g.shape[0]):
+        row = g[i]
+        bound = close * (x2[i] + np.max(y2))
+        for j in range(size):
+            row[j] = max(x2[i] + y2[j] - two * row[j], zero)
+        if p == 1:
+            for j in range(size):
+                if row[j] < bound:
+                    exact = zero
+                    for d in range(x.shape[1]):
+                        z = x[i, d] - y[j, d]
+                        exact += z * z
+                    row[j] = exact
+            for j in range(size):
+                inverse[j] = _inverse_root(row[j]) if row[j] > zero else zero
+                row[j] = h[j] - scale * row[j] * inverse[j]
+        else:
+            for j in range(size):
+                row[j] = h[j] - scale * row[j]
+        high = np.float64(_largest(row, size))
+        old[i] = 1.0
+        if high > peak[i]:
+            old[i] = math.exp(peak[i] - high)
+            peak[i] = high
+        part, top = zero, g.dtype.type(peak[i])
+        for j in range(size):
+            row[j] = _exp(row[j] - top)
+            part += row[j]
+        total[i] = total[i] * old[i] + part
+        if p == 1:
+            part = zero
+            for j in range(size):
+                row[j] *= inverse[j]
+                part += row[j]
+        w_sum[i] = w_sum[i] * old[i] + part
+
+
+@njit(**_OPTIONS)
+def stein_rows(x, s, y, s_y, a, code, length, u, grad, by_score):
+    """Sums of the Stein kernel u_ij, its gradient at fixed scores, and its derivative in the score (see `_stein`)."""
+    dim = x.shape[1]
+    r2, dot, along = np.empty(TILE, x.dtype), np.empty(TILE, x.dtype), np.empty(TILE, x.dtype)
+    pull, w = np.empty(TILE, x.dtype), np.empty(TILE, x.dtype)
+    one = x.dtype.type(1)
+    c = one / (length * length)
+    half, three, five = -c / (one + one), x.dtype.type(3), x.dtype.type(5)
+    d0, d2 = x.dtype.type(dim), x.dtype.type(dim + 2)
+    for i in range(x.shape[0]):
+        for j0 in range(0, y.shape[1], TILE):
+            n = min(TILE, y.shape[1] - j0)
+            _squares_of(x, i, y, j0, n, r2)
+            for d in range(dim):
+                here, row, pushed, other = x[i, d], y[d, j0 : j0 + n], s[i, d], s_y[d, j0 : j0 + n]
+                if d == 0:
+                    for j in range(n):
+                        dot[j] = pushed * other[j]
+                        along[j] = (here - row[j]) * (pushed - other[j])
+                else:
+                    for j in range(n):
+                        dot[j] += pushed * other[j]
+                        along[j] += (here - row[j]) * (pushed - other[j])
+            part = x.dtype.type(0)
+            for j in range(n):
+                if code == GAUSSIAN:
+                    k = _exp(r2[j] * half)
+                    k1, k2, k3 = -c * k, c * c * k, -c * c * c * k
+                else:
+                    k = _inverse_root(one + r2[j] * c)
+                    inverse = k * k
+                    k1 = -c * inverse * k
+                    k2 = -three * c * inverse * k1
+                    k3 = -five * c * inverse * k2
+                b = a[j0 + j]
+                part += b * (k * dot[j] - k1 * (along[j] + d0) - r2[j] * k2)
+                pull[j] = b * (k1 * dot[j] - k2 * (along[j] + d2) - r2[j] * k3)
+                w[j] = b * k1
+                dot[j] = b * k
+            u[i] += part
+            for d in range(dim):
+                here, row, pushed, other = x[i, d], y[d, j0 : j0 + n], s[i, d], s_y[d, j0 : j0 + n]
+                first, second = x.dtype.type(0), x.dtype.type(0)
+                for j in range(n):
+                    z = here - row[j]
+                    first += pull[j] * z - w[j] * (pushed - other[j])
+                    second += dot[j] * other[j] - w[j] * z
+                grad[i, d] += first
+                by_score[i, d] += second
+
+
+def compile_all() -> None:
+    """Run each function once in both precisions: compiled now, or loaded from the cache on disk."""
+    for dtype in (np.float32, np.float64):
+        x = np.array([[0.0, 1.0], [2.0, 0.5]], dtype)
+        y, one = np.ascontiguousarray(x.T), np.ones(2, dtype)
+        s, grad = np.zeros(2), np.zeros((2, 2))
+        kernel_rows(x, y, one, 0, one, s, grad)
+        g, scalar = np.ascontiguousarray(x @ y), dtype(1)
+        x2 = (x * x).sum(1)
+        weigh_products(g, x, x, x2, x2, one, 0, one, scalar, s, s.copy())
+        softmin_rows(x, y, one, scalar, 2, s.copy(), s.copy(), grad, True)
+        softmin_products(g, x, x, x2, x2, one, scalar, 2, scalar, s.copy(), s.copy(), s.copy(), s.copy())
+        stein_rows(x, x, y, y, one, 1, scalar, s, grad, grad.copy())
