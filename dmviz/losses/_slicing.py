@@ -148,7 +148,7 @@ def sliced_power(x: Tensor, target: Cloud, slices: Slices, weight: Tensor | None
     x, y = x - centre, target.x.detach() - centre
     theta, share = slices.theta.to(x), slices.share.to(x)
     value = torch.zeros((), dtype=accurate(x), device=x.device)
-    for part in _parts(len(theta), max(len(x), len(target))):
+    for part in _parts(len(theta), len(x) + len(target)):
         cost = power_on_lines(theta[part] @ x.T, weight, theta[part] @ y.T, target.weight, power)
         value = value + (cost * share[part]).sum()
     return value.to(x.dtype)

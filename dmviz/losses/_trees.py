@@ -149,7 +149,8 @@ def kept_feet(target: Cloud, trees: Trees, rule: Tree) -> tuple[Tensor, Tensor] 
     count = trees.theta.shape[0] * trees.theta.shape[1] * len(target)
     if 2 * count * target.x.element_size() > _KEPT:
         return None
-    y = target.x - mean_of(target)
+    centre, trees = _centred(target, trees)
+    y = target.x - centre
     parts = [_standing(y, target.weight, trees.rows(part, y), rule) for part in _parts(trees, len(y))]
     return torch.cat([t for t, _ in parts]), torch.cat([mass for _, mass in parts])
 
@@ -160,10 +161,16 @@ def _standing(y: Tensor, weight: Tensor | None, trees: Trees, rule: Tree) -> tup
 
 
 def mean_of(target: Cloud) -> Tensor:
-    """(1, D) the target's weighted mean: where roots are counted from."""
+    """(1, D) the target's weighted mean, float64: where roots are counted from."""
     y = target.x.detach().to(accurate(target.x))
-    mean = y.mean(0) if target.weight is None else target.weight.to(y.dtype) @ y
-    return mean[None].to(target.x.dtype)
+    return (y.mean(0) if target.weight is None else target.weight.to(y.dtype) @ y)[None]
+
+
+def _centred(target: Cloud, trees: Trees) -> tuple[Tensor, Trees]:
+    """(1, D) the mean as the points can hold it, to be taken off them, and the trees counted from there."""
+    mean = mean_of(target)
+    centre = mean.to(target.x.dtype)
+    return centre, trees._replace(root=trees.root.to(mean) + (mean - centre))
 
 
 def tree_velocity(
@@ -175,7 +182,7 @@ def tree_velocity(
     kept: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(N, D) velocity and () value of the mean over trees, a block of trees at a time."""
-    centre = mean_of(target)
+    centre, trees = _centred(target, trees)
     x, y = x - centre, target.x - centre
     a, k = mass_of(x, weight), trees.theta.shape[1]
     v, value = torch.zeros_like(x), torch.zeros((), dtype=accurate(x), device=x.device)
@@ -225,21 +232,26 @@ def _add_pull(v: Tensor, x: Tensor, trees: Trees, here: Feet, slope: Tensor, pri
 
 def tree_value(x: Tensor, target: Cloud, trees: Trees, rule: Tree, weight: Tensor | None) -> Tensor:
     """() the mean over trees, differentiable in x."""
-    centre = mean_of(target)
+    centre, trees = _centred(target, trees)
     x, y = x - centre, target.x.detach() - centre
     a, b = mass_of(x, weight).to(accurate(x)), mass_of(y, target.weight).to(accurate(y))
     value = torch.zeros((), dtype=accurate(x), device=x.device)
     for part in _parts(trees, len(x) + len(y)):
         some = trees.rows(part, x)
-        t, mass = balanced(
-            foot_of(x, some), shares(x, some, rule.delta) * a, foot_of(y, some), shares(y, some, rule.delta) * b
-        )
-        order = ranked(t)
-        crossing = crossing_of(mass.gather(-1, order), t.dtype)[:, :-1]
-        length = t.gather(-1, order).diff(dim=-1)
-        cost = length * (crossing.abs() if rule.power == 1 else crossing.square())
-        value = value + cost.sum(dtype=value.dtype)
+        t_x, t_y = foot_of(x, some), foot_of(y, some)
+        share_x, share_y = shares(x, some, rule.delta), shares(y, some, rule.delta)
+        for line in _blocks(len(t_x), len(x) + len(y)):
+            t, mass = balanced(t_x[line], share_x[line] * a, t_y[line], share_y[line] * b)
+            value = value + _line_cost(t, mass, rule.power)
     return (value / len(trees.root)).to(x.dtype)
+
+
+def _line_cost(t: Tensor, mass: Tensor, power: int) -> Tensor:
+    """() summed over R lines, for places (R, K) and signed masses as in `edges`; differentiable in both."""
+    order = ranked(t)
+    crossing = crossing_of(mass.gather(-1, order), t.dtype)[:, :-1]
+    length = t.gather(-1, order).diff(dim=-1)
+    return (length * (crossing.abs() if power == 1 else crossing.square())).sum(dtype=mass.dtype)
 
 
 def shares(x: Tensor, trees: Trees, delta: float) -> Tensor:
