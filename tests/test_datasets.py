@@ -215,6 +215,16 @@ def test_weights_sum_to_one_and_rows_without_one_are_left_out(tmp_path: Path) ->
     assert huge.weight.tolist() == [0.5, 0.5]
 
 
+def test_a_part_of_the_rows_takes_those_with_weight_first(tmp_path: Path) -> None:
+    path = tmp_path / "points.csv"
+    path.write_text("x,w\n" + "".join(f"{i},{int(i % 10 == 0)}\n" for i in range(100)))
+    for limit in (2, 10, 30):
+        items = loaded(File(path=str(path), weight="w"), limit)
+        assert len(items) == limit
+        assert items.weight is not None
+        assert (items.weight > 0).sum() == min(limit, 10)
+
+
 def test_what_was_cast_renamed_or_guessed_is_noted(tmp_path: Path) -> None:
     cast = of_file(tmp_path, '{"a": "1.5", "b": true}\n{"a": "2", "b": false}\n', "a.jsonl")
     assert cast.x.tolist() == [[1.5, 1], [2, 0]]

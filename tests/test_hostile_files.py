@@ -143,6 +143,7 @@ HOSTILE: dict[str, tuple[bytes, dict[str, object], str]] = {
     "no_arrays.npz": (zipped({"readme.txt": b"hi"}), {}, "zip archive without arrays"),
     "cut.npz": (npz(x=np.ones((50, 2)))[:-30], {}, "cannot be read as npz"),
     "uneven.npz": (npz(x=np.ones((5, 2)), y=np.arange(4)), {}, ""),
+    "uneven_label.npz": (npz(x=np.ones((5, 2)), y=np.arange(4)), {"label": "y"}, "it has 4 rows and the others 5"),
     "labelled.npz": (npz(x=np.arange(8.0).reshape(4, 2), y=np.array(list("abab"))), {"label": "y"}, ""),
     "cut.parquet": (parquet(x=[1.0, 2.0])[:-20], {}, "cannot be read as parquet"),
     "magic_only.parquet": (b"PAR1PAR1", {}, "cannot be read as parquet"),

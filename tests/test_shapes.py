@@ -131,6 +131,15 @@ def _value(param: object) -> st.SearchStrategy:
     return st.floats(hint.low, hint.high)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_every_label_has_a_name(name: str) -> None:
+    shape = entry_class("shapes", name)()
+    cloud = drawn(shape, 500)
+    names = getattr(shape, "label_names", ())
+    assert (cloud.label is None) == (not names)
+    assert cloud.label is None or int(cloud.label.max()) < len(names)
+
+
 # ---- densities and scores
 
 
@@ -170,7 +179,7 @@ def test_the_score_is_the_gradient_of_the_log_density(shape: object) -> None:
 
 
 @pytest.mark.parametrize("shape", SCORED, ids=repr)
-def test_the_score_can_be_differentiated_and_keeps_its_type(shape: object) -> None:
+def test_the_score_can_be_differentiated_and_keeps_its_type_and_device(shape: object, device: str) -> None:
     cloud = drawn(shape, 5)
     assert cloud.score is not None
     for dtype in (torch.float32, torch.float64):
@@ -179,6 +188,8 @@ def test_the_score_can_be_differentiated_and_keeps_its_type(shape: object) -> No
         assert score.dtype == dtype
         (second,) = torch.autograd.grad(score.sum(), x)
         assert second.isfinite().all()
+    there = cloud.x.to(device)
+    assert torch.allclose(cloud.score(there).cpu(), cloud.score(cloud.x), rtol=1e-3, atol=1e-2)
     with torch.no_grad():
         plain = cloud.score(cloud.x)
     assert torch.allclose(plain, cloud.score(cloud.x.double()).float(), rtol=1e-3, atol=1e-2)

@@ -301,7 +301,7 @@ def _weight(sheet: Sheet, column: str, name: str) -> np.ndarray | None:
     if not column:
         return None
     if column not in sheet.table.column_names:
-        raise FileProblem(f"{name} has no column {shown(column)!r} for weights; {_have(sheet)}")
+        raise FileProblem(f"{name} has no column {shown(column)!r} for weights; {_have(sheet, column)}")
     weight = _numbers(sheet.table[column], column, name)
     if (bad := np.flatnonzero(weight < 0)).size:
         raise FileProblem(
@@ -316,7 +316,7 @@ def _label(sheet: Sheet, column: str, keep: np.ndarray, name: str) -> tuple[np.n
     if not column:
         return None, ()
     if column not in sheet.table.column_names:
-        raise FileProblem(f"{name} has no column {shown(column)!r} for labels; {_have(sheet)}")
+        raise FileProblem(f"{name} has no column {shown(column)!r} for labels; {_have(sheet, column)}")
     cells = sheet.table[column].take(keep).to_pylist()
     plain = [None if cell is None or cell == "" else cell if _is_plain(cell) else str(cell) for cell in cells]
     codes, names = coded(plain)
@@ -327,8 +327,9 @@ def _is_plain(cell: object) -> bool:
     return isinstance(cell, (str, int, float, bool))
 
 
-def _have(sheet: Sheet) -> str:
-    return f"its columns are {_some(sheet.table.column_names)}"
+def _have(sheet: Sheet, missing: str) -> str:
+    why = next((f" ({note})" for note in sheet.notes if repr(missing) in note), "")
+    return f"its columns are {_some(sheet.table.column_names)}{why}"
 
 
 def _some(names: list[str]) -> str:

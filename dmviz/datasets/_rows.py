@@ -125,6 +125,11 @@ def _sampled(rows: Rows, limit: int, rng: Generator) -> np.ndarray:
     order = torch.randperm(len(rows.x), generator=rng, device=rng.device).cpu().numpy()
     if rows.label is not None:
         order = order[np.argsort(rows.label[order], kind="stable")]
+    if rows.weight is not None:
+        heavy = rows.weight[order] > 0
+        if heavy.sum() < limit:  # rows without weight come only where there is room left
+            return np.sort(np.concatenate([order[heavy], order[~heavy]])[:limit])
+        order = order[heavy]
     start = torch.rand((), generator=rng, device=rng.device, dtype=torch.float64).item()
     at = ((np.arange(limit) + start) * (len(order) / limit)).astype(np.int64)
     return np.sort(order[np.minimum(at, len(order) - 1)])

@@ -33,6 +33,10 @@ class Checkerboard:
     side: Annotated[float, Range(0.1, 20, unit="length", help="side of the board")] = 4.0
     noise: Annotated[float, Range(0, 3, unit="length", help="standard deviation of the blur")] = 0.0
 
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        return tuple(f"field {i + 1}" for i in range(len(self.middles())))
+
     def sample(self, n: int, rng: Generator) -> Cloud:
         middles, gap = self.middles(), self.side / self.fields
         label = (uniform((n,), rng) * len(middles)).long()

@@ -29,6 +29,10 @@ class EightGaussians:
     radius: Annotated[float, Range(0.1, 10, unit="length", help="distance of each cloud from the origin")] = 2.0
     noise: Annotated[float, Range(0.01, 3, unit="length", log=True, help="standard deviation of each cloud")] = 0.1
 
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        return tuple(f"cloud {i + 1}" for i in range(8))
+
     def sample(self, n: int, rng: Generator) -> Cloud:
         return mixture(self.middles(), torch.ones(8), self.noise, n, rng)
 

@@ -35,6 +35,10 @@ class GaussianMixture:
     def __post_init__(self) -> None:
         self.shares()
 
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        return tuple(f"cloud {i + 1}" for i in range(self.components))
+
     def sample(self, n: int, rng: Generator) -> Cloud:
         return mixture(self.middles(), self.shares(), self.spread, n, rng)
 
@@ -83,7 +87,8 @@ def _apart(k: int, d: int) -> Tensor:
     while len(at) < k:
         at.append(int(gap.argmax()))
         gap = torch.minimum(gap, (some - some[at[-1]]).norm(dim=1))
-    return some[at]
+    found: Tensor = some[at]
+    return found
 
 
 def _simplex(k: int, d: int) -> Tensor:

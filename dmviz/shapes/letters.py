@@ -37,6 +37,10 @@ class Letters:
         if not self.text.isprintable() or not self.text.strip():
             raise ValueError(f"Letters: text must have at least one letter and no line breaks, got {self.text!r}")
 
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        return tuple(self.text)
+
     def sample(self, n: int, rng: Generator) -> Cloud:
         ink, label = _drawing(self.text)
         return image_cloud(ink, self.width, self.noise, n, rng, label)

@@ -37,6 +37,10 @@ class Pinwheel:
     wide: Annotated[float, Range(0.01, 3, unit="length", log=True, help="standard deviation across a vane")] = 0.12
     bend: Annotated[float, Range(-3, 3, unit="1/length", help="turn in radians for each length outwards")] = 0.6
 
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        return tuple(f"vane {i + 1}" for i in range(self.vanes))
+
     def sample(self, n: int, rng: Generator) -> Cloud:
         label = (uniform((n,), rng) * self.vanes).long()
         y = gauss((n, 2), rng) * torch.tensor([self.long, self.wide], dtype=torch.float64)

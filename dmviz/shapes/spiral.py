@@ -37,6 +37,10 @@ class Spiral:
     radius: Annotated[float, Range(0.1, 10, unit="length", help="where the arms end")] = 2.5
     noise: Annotated[float, Range(0, 3, unit="length", help="standard deviation of the blur")] = 0.08
 
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        return tuple(f"arm {i + 1}" for i in range(self.arms))
+
     def sample(self, n: int, rng: Generator) -> Cloud:
         label = (uniform((n,), rng) * self.arms).long()
         x = self._arm(label, uniform((n,), rng)) + self.noise * gauss((n, 2), rng)

@@ -36,6 +36,10 @@ class SwissRoll:
     ] = 3.0
     noise: Annotated[float, Range(0, 3, unit="length", help="standard deviation of the blur")] = 0.1
 
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        return ("innermost quarter", "second quarter", "third quarter", "outermost quarter")
+
     def sample(self, n: int, rng: Generator) -> Cloud:
         u = uniform((n,), rng)
         x = self._roll(u)

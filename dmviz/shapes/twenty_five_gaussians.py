@@ -26,6 +26,10 @@ class TwentyFiveGaussians:
     gap: Annotated[float, Range(0.1, 5, unit="length", help="distance between neighbours")] = 1.0
     noise: Annotated[float, Range(0.01, 3, unit="length", log=True, help="standard deviation of each cloud")] = 0.06
 
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        return tuple(f"cloud {i + 1}" for i in range(25))
+
     def sample(self, n: int, rng: Generator) -> Cloud:
         return mixture(self.middles(), torch.ones(25), self.noise, n, rng)
 

@@ -31,6 +31,10 @@ class TwoMoons:
     radius: Annotated[float, Range(0.1, 10, unit="length", help="radius of each moon")] = 1.5
     noise: Annotated[float, Range(0, 3, unit="length", help="standard deviation of the blur")] = 0.1
 
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        return ("upper moon", "lower moon")
+
     def sample(self, n: int, rng: Generator) -> Cloud:
         label = (uniform((n,), rng) >= 0.5).long()
         upper = self._upper(uniform((n,), rng))
