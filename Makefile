@@ -29,7 +29,7 @@ bench-player: .venv/.ready-dev chromium
 	$(BIN)/python -m benchmarks.player
 
 figures: .venv/.ready-dev chromium
-	$(BIN)/python -m assets.make
+	$(BIN)/python assets/make.py
 
 .PHONY: chromium
 chromium:

@@ -21,10 +21,11 @@ def run(name: str, **changes: Any) -> Run:
 
 
 def far_share(found: Run) -> float:
-    """Share of the target's outer points that have a particle within half a unit."""
-    x, y = found.frames[-1].x, found.scene.target_x
-    outer = y[np.linalg.norm(y - found.frames[0].x.mean(0), axis=1) > 2]
-    return float((np.linalg.norm(outer[:, None] - x[None], axis=2).min(1) < 0.5).mean())
+    """Share of the particles that ended in the mode that was farthest from the start."""
+    x, y, label = found.frames[-1].x, found.scene.target_x, found.scene.target_label
+    modes = [y[label == k].mean(0) for k in np.unique(label)]
+    far = max(modes, key=lambda mode: float(np.linalg.norm(mode - found.frames[0].x.mean(0))))
+    return float((np.linalg.norm(x - far, axis=1) < 1.2).mean())
 
 
 def test_there_are_at_least_twelve_and_each_is_told_apart() -> None:
@@ -56,9 +57,9 @@ def test_the_loss_falls_where_the_flow_follows_it(name: str) -> None:
 
 def test_a_narrow_kernel_misses_what_the_energy_distance_and_noise_find() -> None:
     missed, found, freed = far_share(run("narrow-mmd")), far_share(run("energy-reach")), far_share(run("noise"))
-    assert missed < 0.3
-    assert found > 0.9
-    assert freed > 0.6
+    assert missed < 0.12  # half of the target lies there
+    assert found > 0.4
+    assert freed > 1.5 * missed + 0.05
 
 
 def test_bures_is_blind_to_the_moons() -> None:
