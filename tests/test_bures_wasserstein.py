@@ -160,3 +160,11 @@ def test_wide_float32_clouds_keep_the_digits_that_float64_has():
         got = BURES.velocity(x.float(), Cloud(target.x.float(), b), seeded(0), a)
         assert (got.v - want.v).norm() <= 1e-5 * want.v.norm()
         assert got.value.item() == pytest.approx(want.value.item(), rel=1e-5)
+
+
+def test_a_run_that_has_blown_up_ends_by_its_nan():
+    x, a, target = clouds(8, 9, 2)
+    for wrong in (float("nan"), float("inf")):
+        x[3, 0] = wrong
+        assert torch.isnan(velocity_of(BURES, x, target, seeded(0), a).v).any()
+        assert torch.isnan(BURES(x, target, seeded(0), a))

@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from dmviz.cloud import Cloud, seeded
 from dmviz.field import autograd_velocity, velocity_of
 from dmviz.losses._lines import Staircase, power_on_lines, pull_on_lines
 from dmviz.losses._slicing import Slices, even_directions, sliced_power, sliced_velocity, unit_vectors
-from dmviz.losses._sorting import in_order, ranked
+from dmviz.losses._sorting import in_order, places, ranked
 from dmviz.losses.sliced_wasserstein import SlicedWasserstein
 
 KNOWN = json.loads((Path(__file__).parent / "known" / "transport_values.json").read_text())
@@ -256,6 +258,32 @@ def test_ranks_sort_and_threads_change_nothing(dtype):
     assert torch.equal(in_order(rows), want)
     one_by_one = torch.cat([ranked(row[None]) for row in rows])  # small enough to run on one thread
     assert torch.equal(one_by_one, ranked(rows))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_places_count_what_is_below(dtype):
+    rows = torch.randint(0, 40, (7, 90), generator=seeded(0)).to(dtype).sort(dim=1).values
+    sought = torch.randint(-2, 43, (7, 60), generator=seeded(1)).to(dtype)
+    below = (rows[:, None] < sought[:, :, None]).sum(-1)
+    assert torch.equal(places(rows, sought), below)
+    assert torch.equal(places(rows, sought, right=True), (rows[:, None] <= sought[:, :, None]).sum(-1))
+
+
+def test_threads_that_sort_at_the_same_time_do_not_mix():
+    rows = [torch.randn(30, 6000, generator=seeded(k)) for k in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        for got, row in zip(pool.map(ranked, rows), rows, strict=True):
+            assert torch.equal(got, row.sort(dim=1, stable=True).indices)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_can_sort():
+    rows = torch.randn(60, 5000, generator=seeded(0))
+    want = ranked(rows)  # the threads of this process are now in use
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if torch.equal(ranked(rows), want) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_kept_target_serves_several_numbers_of_particles():

@@ -159,3 +159,12 @@ def test_it_bounds_sliced_wasserstein_from_above():
         x, a, target = clouds(20, 30, d)
         sliced = SlicedWasserstein(directions="orthogonal", slices=20)(x, target, seeded(0), a)
         assert sliced <= W2(x, target, seeded(0), a) / d
+
+
+def test_a_run_that_has_blown_up_ends_by_its_nan():
+    x, _, target = clouds(8, 9, 2)
+    for wrong in (float("nan"), float("inf")):
+        x[3, 0] = wrong
+        answer = velocity_of(W2, x, target, seeded(0))
+        assert torch.isnan(answer.value)
+        assert torch.isnan(answer.v).any()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dmviz.losses._sorting import in_order, ranked
+from dmviz.losses._sorting import in_order, places, ranked
 
 
 def accurate(x: Tensor) -> torch.dtype:
@@ -57,10 +57,8 @@ class Staircase:
 
     def step_at(self, u: Tensor) -> Tensor:
         """(R, K) which point holds level u (R, K)."""
-        if self.mass is None:  # uniform levels need no search
-            found = (u * self.y.shape[-1]).long()
-        else:
-            found = torch.searchsorted(self.level, u.contiguous(), right=True) - 1
+        # Uniform levels need no search.
+        found = (u * self.y.shape[-1]).long() if self.mass is None else places(self.level, u, right=True) - 1
         return found.clamp_(0, self.y.shape[-1] - 1)
 
     def area_at(self, u: Tensor, step: Tensor) -> Tensor:
@@ -138,16 +136,25 @@ def _mean(rows: Tensor) -> Tensor:
 def _pull_1(x: Tensor, u: Tensor, mass: Tensor, target: Staircase) -> tuple[Tensor, Tensor]:
     """For p = 1 and sorted x: each particle counts the mass it owes to the right against that to the left."""
     begin, end = u[..., :-1], u[..., 1:]
-    y, wide = target.y.contiguous(), x.to(u.dtype)
-    left = target.level.gather(-1, torch.searchsorted(y, x))  # (R, N) target mass strictly left of x
-    right = target.level.gather(-1, torch.searchsorted(y, x, right=True))
-    low, high = torch.clamp(left, begin, end), torch.clamp(right, begin, end)
     area = target.area_at(u, target.step_at(u))
-    below = target.area_at(low, target.step_at(low)) - area[..., :-1]
-    above = area[..., 1:] - target.area_at(high, target.step_at(high))
-    cost = wide * (low - begin) - below + above - wide * (end - high)
-    pull = ((end - high) - (low - begin)) / mass.clamp_min(torch.finfo(u.dtype).tiny)
+    # Up to level `low` of its mass a particle serves points left of it, from `high` on points right of it.
+    left = places(target.y, x)
+    low, low_area = _cut(target, left, u, area)
+    high, high_area = low, low_area
+    if x.device.type != "cpu" or (target.y.gather(-1, left.clamp(max=target.y.shape[-1] - 1)) == x).any():
+        high, high_area = _cut(target, places(target.y, x, right=True), u, area)
+    owed = (low - begin) - (end - high)
+    cost = x * owed - (low_area - area[..., :-1]) + (area[..., 1:] - high_area)
+    pull = owed.neg() / mass.clamp_min(torch.finfo(u.dtype).tiny)
     return torch.where(mass > 0, pull.clamp(-1, 1), 0.0), cost.sum(-1)
+
+
+def _cut(target: Staircase, step: Tensor, u: Tensor, area: Tensor) -> tuple[Tensor, Tensor]:
+    r"""(R, N) level before point `step`, held between each particle's own levels u, and $\int_0 Q$ up to there."""
+    begin, end = u[..., :-1], u[..., 1:]
+    level = target.level.gather(-1, step)
+    inside = torch.where(level < end, target.area.gather(-1, step), area[..., 1:])
+    return torch.clamp(level, begin, end), torch.where(level > begin, inside, area[..., :-1])
 
 
 def power_on_lines(x: Tensor, weight: Tensor | None, y: Tensor, target_weight: Tensor | None, power: int) -> Tensor:

@@ -136,13 +136,15 @@ def rooted(target: Cloud) -> Rooted:
 def gap_between(covariance: Tensor, there: Rooted) -> Gap:
     r"""The best map $T$ between two Gaussians, by one eigen-decomposition of a symmetric product."""
     product = there.root @ covariance @ there.root
-    value, vector = torch.linalg.eigh((product + product.T) / 2)
+    # eigh stops at numbers that are not finite; a run that has blown up is to end by its NaN instead.
+    lost = torch.where(torch.isfinite(product).all(), 0.0, torch.nan)
+    value, vector = torch.linalg.eigh(torch.nan_to_num((product + product.T) / 2, 0.0, 0.0, 0.0))
     # Eigenvalues that are rounding errors are zero, and so is the map along them (pseudo-inverse).
     floor = len(value) * torch.finfo(value.dtype).eps * value[-1].clamp_min(0.0)
     root = torch.where(value > floor, value, 0.0).sqrt()
     inverse = torch.where(root > 0, 1 / torch.where(root > 0, root, 1.0), 0.0)
     half = there.root @ vector
-    return Gap(there.mean, (half * inverse) @ half.T, 2 * root.sum() - there.trace)
+    return Gap(there.mean, (half * inverse) @ half.T + lost, 2 * root.sum() - there.trace + lost)
 
 
 def _there(target: Cloud) -> Rooted:

@@ -49,7 +49,7 @@ class TswSl:
     degree = 1.0
     root = 1.0
 
-    trees: Annotated[int, Range(1, 1024, log=True, help="more trees: smoother and slower")] = 25
+    trees: Annotated[int, Range(1, 1024, log=True, help="more trees: smoother and slower")] = 16
     lines: Annotated[int, Range(1, 32, help="lines of a chain")] = 4
     splitting: Annotated[
         Literal["uniform", "random"],

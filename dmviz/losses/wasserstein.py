@@ -92,6 +92,9 @@ def optimal_plan(x: Tensor, weight: Tensor | None, target: Cloud, power: int = 2
         )
     centre = centre_of(y)
     far = torch.cdist(_wide(x - centre), _wide(y - centre), compute_mode="donot_use_mm_for_euclid_dist")  # (N, M)
+    if not torch.isfinite(far).all():  # the simplex would not end; a run that has blown up ends by its NaN
+        every = torch.arange(len(x), device=x.device)
+        return Plan(every, torch.zeros_like(every), torch.full_like(every, torch.nan, dtype=accurate(x)))
     a, b = _masses(len(x), weight), _masses(len(y), target.weight)
     if weight is None and target.weight is None and len(x) == len(y):
         a, b = np.ones(len(x)), np.ones(len(y))  # whole numbers: the plan is exactly a permutation
