@@ -282,6 +282,33 @@ def test_quadrature_of_a_curve_agrees_with_a_much_finer_one() -> None:
         assert (cloud.log_prob(x).exp() / exact - 1).abs().max() < 1e-6  # type: ignore[misc]
 
 
+@given(st.integers(1, 6), st.floats(0.1, 4))
+@settings(max_examples=20, deadline=None)
+def test_arms_of_a_spiral_turn_evenly_with_the_radius(arms: int, turns: float) -> None:
+    cloud = drawn(Spiral(arms=arms, turns=turns, radius=2.0, noise=0.0), 300)
+    x, arm = cloud.x.double(), cloud.label
+    turn = torch.atan2(x[:, 1], x[:, 0]) / (2 * math.pi) - turns * x.norm(dim=1) / 2 - arm / arms
+    assert (turn - turn.round()).abs().max() < 1e-5  # float32 at up to 4 turns
+
+
+def test_a_swiss_roll_grows_by_the_same_step_each_turn() -> None:
+    x = drawn(SwissRoll(dims="3", radius=4.5, height=2.0, noise=0.0), 500).x.double()
+    turn = torch.atan2(x[:, 2], x[:, 0]) / (2 * math.pi) - x[:, [0, 2]].norm(dim=1) / 2  # r = t / pi here
+    assert (turn - turn.round()).abs().max() < 1e-5
+    assert x[:, 1].abs().max() <= 1.0
+    assert 1.5 <= x[:, [0, 2]].norm(dim=1).min() < x[:, [0, 2]].norm(dim=1).max() <= 4.5001
+
+
+def test_moons_are_half_turns_of_each_other_and_reach_into_each_other() -> None:
+    cloud = drawn(TwoMoons(radius=1.0, noise=0.0), 1000)
+    upper, lower = cloud.x[cloud.label == 0], -cloud.x[cloud.label == 1]
+    for moon in (upper, lower):
+        around = moon - torch.tensor([-0.5, -0.25])
+        assert (around.norm(dim=1) - 1).abs().max() < 1e-6
+        assert around[:, 1].min() >= -1e-6
+    assert upper[:, 0].max() > -lower[:, 0].max() + 0.5
+
+
 def test_gauss_legendre_is_exact_for_polynomials() -> None:
     node, weight = gauss_legendre(8)
     for power in range(16):

@@ -69,7 +69,13 @@ class Described:
 def describe(path: str) -> Described:
     """The columns of a file or an upload. Raises FileProblem, one sentence, where it cannot be read."""
     where, name = located(path) if path else (_EXAMPLE, _EXAMPLE.name)
-    sheet = read(where, name)
+    stat = where.stat()
+    return _described(where, name, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=16)
+def _described(path: Path, name: str, changed: int, size: int) -> Described:
+    sheet = read(path, name)
     columns = tuple(sheet.table.column_names)
     numeric = tuple(column for column in columns if looks_numeric(sheet.table[column]))
     return Described(name, sheet.table.num_rows, columns, numeric, sheet.notes)
