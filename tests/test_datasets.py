@@ -15,7 +15,7 @@ import torch
 from dmviz.catalog import entry_class, menu
 from dmviz.cloud import seeded
 from dmviz.datasets.digits import Digits
-from dmviz.datasets.file import File
+from dmviz.datasets.file import File, describe
 from dmviz.datasets.iris import Iris
 from dmviz.datasets.wine import Wine
 from dmviz.items import FileProblem, Items, coded
@@ -160,6 +160,19 @@ def test_columns_are_chosen_by_name_order_and_pattern(tmp_path: Path) -> None:
     assert of_file(tmp_path, text, columns="w, e1").columns == ("w", "e1")
     assert of_file(tmp_path, text, columns="e*").x.tolist() == [[1, 2, 3], [5, 6, 7]]
     assert of_file(tmp_path, text, weight="w").columns == ("e0", "e1", "e2")
+
+
+def test_every_name_that_a_file_shows_can_be_chosen(tmp_path: Path) -> None:
+    names = ["a,b", "v[1]", "x" * 70, "tab\there", "straße", "*", "a b", " edge ", "x" * 69 + "y"]
+    table = pa.table({name: [float(i), i + 1.0] for i, name in enumerate(names)})
+    pq.write_table(table, tmp_path / "names.parquet")
+    table.to_pandas().to_csv(tmp_path / "names.csv", index=False)
+    for path in map(str, (tmp_path / "names.parquet", tmp_path / "names.csv")):
+        shown = describe(path).columns
+        assert len(shown) == len(names)
+        for i, name in enumerate(shown):
+            items = loaded(File(path=path, columns=name, standardise=False))
+            assert items.x[:, :1].flatten().tolist() == [i, i + 1], name
 
 
 def test_one_column_of_lists_becomes_columns(tmp_path: Path) -> None:

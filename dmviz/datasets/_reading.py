@@ -401,7 +401,7 @@ def _with_distinct_names(sheet: Sheet) -> Sheet:
     names: dict[str, None] = {}
     notes = list(sheet.notes)
     for i, given in enumerate(sheet.table.column_names, 1):
-        clean = shown(given.strip()) or f"column {i}"
+        clean = shown(given.strip()).replace(",", "_") or f"column {i}"  # commas part the names that people choose
         new, copy = clean, 1
         while new in names:
             copy += 1
