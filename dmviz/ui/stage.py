@@ -332,7 +332,7 @@ def _fitting(frames: "list[Frame]", x: bool, arrows: bool, speed: bool) -> int:
         return 0
     n, dims = frames[0].clouds["particles"].shape
     size = x * 2 * n * dims + speed * 2 * n + arrows * 4 * min(n, ARROWS) * dims
-    return max(1, CHUNK_BYTES // max(size, 1))
+    return max(1, CHUNK_BYTES // max(int(size), 1))
 
 
 def _scene_header(scene: "Scene") -> dict[str, Any]:
