@@ -167,32 +167,41 @@ Made by dmviz {version} on torch {torch}. The same run as a link: {link}
 """
 
 import math
+import os
 
 {imports}
 from dmviz.run import Setup, record
 
 setup = {setup}
-run = record(setup, steps={step}, every={every})
-last = run.frames[-1]
 
-# What the page showed at step {step}.
+# What the page showed at step {step}, and where its first particle was.
 shown = {shown}
-place = {place}  # the first particle
+place = {place}
+
+
+def far(here, there):
+    """How far two numbers are apart, as a share of them."""
+    if here == there or (math.isnan(here) and math.isnan(there)):
+        return 0.0
+    return abs(here - there) / max(abs(here), abs(there), 1e-9)
+
+
+for compiled in ("1", "0"):  # kernels compiled or not: the last digits differ, and the page may have used either
+    os.environ["DMVIZ_COMPILE"] = compiled
+    last = record(setup, steps={step}, every={every}).frames[-1]
+    size = max(1.0, *map(abs, place))
+    off = [far(last.metrics.get(name, math.nan), value) for name, value in shown.items()]
+    off += [abs(here - there) / size for here, there in zip(last.x[0].tolist(), place) if far(here, there) > 0]
+    if max(off) == 0.0:
+        break
 
 print(f"step {{last.step}}, time {{last.time:g}}")
-same = last.step == {step}
 for name, value in shown.items():
-    here = last.metrics.get(name, math.nan)
-    equal = here == value or (math.isnan(here) and math.isnan(value))
-    same = same and (equal or math.isclose(here, value, rel_tol=1e-3, abs_tol=1e-9))
-    print(f"{{name}}: {{here!r}} here, {{value!r}} on the page{{', equal' if equal else ''}}")
-here = last.x[0].tolist()
-size = max(map(abs, place), default=0.0)
-same = same and all(math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-3 * size + 1e-9) for a, b in zip(here, place))
-print(f"first particle: {{here}} here, {{place}} on the page{{', equal' if here == place else ''}}")
-if not same:
+    print(f"{{name}}: {{last.metrics.get(name)!r}} here, {{value!r}} on the page")
+print(f"first particle: {{last.x[0].tolist()}} here, {{place}} on the page")
+if last.step != {step} or not max(off) < 1e-3:
     raise SystemExit("The numbers differ. Machines round differently, and a flow may amplify it: compare versions.")
-print("The numbers are those of the page.")
+print("The numbers are those of the page" + (", to the last digit." if max(off) == 0.0 else " to three digits."))
 '''
 
 

@@ -164,8 +164,9 @@ def test_show_holds_the_coordinates_of_every_frame(name: str, request: pytest.Fi
 
 def test_moving_traces_are_the_particles_and_the_cursor(flat: Run) -> None:
     figure = show(flat)
+    assert len(flat.scene.label_names) == 3
     names = [figure.data[i].name for i in figure.frames[0].traces]
-    assert names == ["label 0", "label 1", "label 2", "step", "now"]
+    assert names == [*flat.scene.label_names, "step", "now"]
     assert figure.data[0].name == "target"  # beneath the particles, and at rest
     assert [trace.name for trace in figure.data[4:6]] == [
         "loss: Energy distance (length)",
@@ -353,3 +354,8 @@ def test_labels_keep_their_hue_in_a_gif(flat: Run) -> None:
     for color in label_colors(flat.scene.label).colors:
         wanted = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)])
         assert (np.abs(seen - wanted).max(1) < 25).sum() > 20
+
+
+def test_a_single_label_is_as_loud_as_none(flat: Run) -> None:
+    one = Run(flat.setup, replace(flat.scene, label=np.zeros(60, np.int64)), flat.frames, {})
+    assert [group.color for group in groups(one, False)] == [theme.LIGHT.particles]

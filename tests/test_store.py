@@ -6,7 +6,7 @@ import pickle
 import struct
 import tracemalloc
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +18,14 @@ from dmviz.run import Frame, Run, Setup, record, simulate, start
 from dmviz.shapes.gaussian import Gaussian
 from dmviz.shapes.gaussian_mixture import GaussianMixture
 from dmviz.store import load, save
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_kind_of_kernels() -> Iterator[None]:
+    """Bits are compared: a run must not be begun before the compiled kernels are ready and repeated after."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DMVIZ_COMPILE", "0")
+        yield
 
 
 @pytest.fixture(scope="module")

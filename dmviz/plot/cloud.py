@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import plotly.graph_objects as go
 
+from dmviz.items import MISSING_LABEL
 from dmviz.plot import theme, words
 from dmviz.plot.thinning import box, even
 from dmviz.run import Frame, Run
@@ -27,6 +28,8 @@ def groups(run: Run, dark: bool, most: int = MOST_DRAWN) -> tuple[Group, ...]:
     if run.scene.label is None:
         return (Group("particles", theme.theme(dark).particles, rows),)
     found = theme.label_colors(run.scene.label, run.scene.label_names, dark)
+    if len(found.names) == 1 and found.names[0] != MISSING_LABEL:  # one label tells nothing apart
+        return (Group(found.names[0], theme.theme(dark).particles, rows),)
     parts = [rows[found.slot[rows] == i] for i in range(len(found.names))]
     return tuple(Group(n, c, r) for n, c, r in zip(found.names, found.colors, parts, strict=True))
 
