@@ -54,11 +54,15 @@ class Effort(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """f on x and g on y, both float64, and how far the marginal on y was off (L1, at most 2) one half-step ago."""
+    """f on x and g on y, float64, half a sweep apart: `after` the soft minimum of g comes in, f has caught up."""
 
     f: Tensor
     g: Tensor
-    drift: float
+    drift: float  # how far the marginal on y was off before the last half-sweep (L1)
+    step: float = 1.0
+
+    def after(self, fresh: Tensor) -> Tensor:
+        return self.f + self.step * (fresh - self.f)
 
 
 def log_weight(b: Tensor) -> Tensor:
@@ -152,21 +156,22 @@ def temperatures(problem: Problem, scaling: float = 0.7) -> list[float]:
 def solve_pair(problem: Problem, effort: Effort, start: tuple[Tensor, Tensor] | None = None) -> Pair:
     """Potentials of the transport from x to y: annealed, then over-relaxed until the marginals fit.
 
-    From a `start` there is no annealing. Ends with g, which f is the soft minimum of only once `soft` is asked.
+    From a `start` there is no annealing, and a few sweeps run at one pace: those of a flow carry on from step to step.
     """
     back = problem.turned
     f, g = start or _annealed(problem)
-    b, floor = problem.log_b.exp(), _reachable(problem)
-    pace, drift = Pace(), math.inf
-    for _ in range(max(effort.iterations, 1)):
+    b, enough = problem.log_b.exp(), max(effort.tolerance, _reachable(problem))
+    pace = Pace(1.0 if start is None else FOLLOWING)
+    for sweep in range(effort.iterations):
         fresh = soft(back, f).f
         drift = _marginal_error(b, g, fresh, problem.eps)
-        if drift <= max(effort.tolerance, floor) or pace.stuck:
-            return Pair(f, fresh, drift)
+        if drift <= enough or pace.stuck:
+            return Pair(f, fresh, drift, 1.0)
         step = pace(drift)
         g = g + step * (fresh - g)
-        f = f + step * (soft(problem, g).f - f)
-    return Pair(f, g, drift)
+        if sweep < effort.iterations - 1:
+            f = f + step * (soft(problem, g).f - f)
+    return Pair(f, g, drift, step)
 
 
 def solve_small(problem: Problem, start: tuple[Tensor, Tensor] | None = None) -> Pair:
@@ -176,8 +181,8 @@ def solve_small(problem: Problem, start: tuple[Tensor, Tensor] | None = None) ->
     of the smaller cloud, of which the other is the soft minimum: its Hessian has min(N, M)^2 entries.
     """
     if len(problem.x) < len(problem.y):
-        f, g, drift = solve_small(problem.turned, None if start is None else (start[1], start[0]))
-        return Pair(g, f, drift)
+        pair = solve_small(problem.turned, None if start is None else (start[1], start[0]))
+        return pair._replace(f=pair.g, g=pair.f)
     cost = squares(problem.x, problem.y)
     cost = 0.5 * cost if problem.p == 2 else cost.sqrt()
     g = torch.zeros_like(problem.log_b) if start is None else start[1]
@@ -228,6 +233,10 @@ def _annealed(problem: Problem) -> tuple[Tensor, Tensor]:
     return f, g
 
 
+FOLLOWING = 1.7
+"""Pace of sweeps from kept potentials."""
+
+
 class Pace:
     """How far to go along each update: over-relaxation, from how fast the marginals have been closing in.
 
@@ -235,8 +244,8 @@ class Pace:
     decrease over the last four sweeps. While the marginals are far off, plain sweeps, which always converge.
     """
 
-    def __init__(self) -> None:
-        self.step = 1.0
+    def __init__(self, step: float) -> None:
+        self.step = step
         self.drifts: list[float] = []
         self.best, self.idle = math.inf, 0
 
@@ -269,18 +278,21 @@ def _reachable(problem: Problem) -> float:
     return torch.finfo(problem.x.dtype).eps * (4.0 + radius**problem.p / (2.0 * problem.eps))
 
 
-def solve_self(problem: Problem, effort: Effort, start: Tensor | None = None) -> Tensor:
-    """The one potential of a cloud's transport onto itself, by averaged updates p <- (p + softmin p) / 2."""
+def solve_self(problem: Problem, effort: Effort, start: Tensor | None = None) -> tuple[Tensor, Soft]:
+    """The one potential of a cloud's transport onto itself, by averaged updates p <- (p + softmin p) / 2, and its plan.
+
+    From a `start` the plan is that of the last but one potential: its error halves with every step of a flow.
+    """
     p = start
     if p is None:
         p = torch.zeros(len(problem.x), dtype=torch.float64, device=problem.x.device)
         for eps in temperatures(problem):
             p = 0.5 * (p + soft(problem, p, eps=eps).f)
-    a, floor = problem.log_a.exp(), _reachable(problem)
-    for _ in range(max(effort.iterations, 1)):
+    a, enough = problem.log_a.exp(), max(effort.tolerance, _reachable(problem))
+    for _ in range(effort.iterations - 1):
         fresh = soft(problem, p).f
         drift = _marginal_error(a, p, fresh, problem.eps)
         p = 0.5 * (p + fresh)
-        if drift <= max(effort.tolerance, floor):
+        if drift <= enough:
             break
-    return p
+    return p, soft(problem, p, want_grad=True)

@@ -1,7 +1,7 @@
 """Sinkhorn divergence: entropic transport without its bias."""
 
 from dataclasses import replace
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Generator, Tensor
@@ -16,17 +16,28 @@ from dmviz.protocols import Law, Velocity
 _SMALL = 40_000
 """Up to this many pairs an exact solve, in float64, costs next to nothing."""
 
-_LOST = 0.5
+_LOST = 1.0
 """A marginal error from which a warm start is no start: iterate as from cold."""
 
 
 class Warm(NamedTuple):
-    """Potentials that the next step starts from: g on the target, f and own on the particles."""
+    """What the next step starts from: potentials, where they were, and their slopes at the particles."""
 
+    x: Tensor  # (N, D) centred particles
     f: Tensor
+    f_slope: Tensor
     g: Tensor
     own: Tensor | None
+    own_slope: Tensor | None
     drift: float
+
+    def at(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """f, g and own at particles that have moved a little."""
+        moved = x.double() - self.x
+        own = None
+        if self.own is not None and self.own_slope is not None:
+            own = self.own + (self.own_slope * moved).sum(1)
+        return self.f + (self.f_slope * moved).sum(1), self.g, own
 
 
 class _Envelope(torch.autograd.Function):
@@ -96,7 +107,7 @@ class Sinkhorn:
         float, Range(1e-12, 0.5, log=True, help="Share of mass that may be misplaced when the sweeps stop")
     ] = 0.01
     iterations: Annotated[int, Range(1, 10_000, log=True, help="Most sweeps of a solve from cold")] = 100
-    warm: Annotated[int, Range(1, 100, log=True, help="Sweeps of a step that starts from the last step's plan")] = 1
+    warm: Annotated[int, Range(1, 100, log=True, help="Sweeps of a step that starts from the last step's plan")] = 2
 
     @property
     def laws(self) -> frozenset[Law]:
@@ -127,16 +138,20 @@ class Sinkhorn:
         a, b = mass_of(x, weight), target.mass()
         shift_x, shift_y = self._centers(x, a, target.x, b)
         cross = self._problem(x - shift_x, target.x - shift_y, log_weight(a), log_weight(b), chosen(target.memo, x))
-        start = self._start(carry, cross)
+        start = carry.at(cross.x) if self._fits(carry, cross) else None
         pair = self._solved_pair(cross, start)
+        if pair.drift >= _LOST and start is not None:
+            start, pair = None, self._solved_pair(cross, None)
         plan = soft(cross, pair.g, want_grad=True)
         # The dual value: since f is the soft minimum of g its error is of second order.
-        value, pull = a.double() @ plan.f + b.double() @ pair.g, _grad_of(plan)
-        own = None
+        value, pull = a.double() @ plan.f + b.double() @ pair.g, _slope(plan)
+        own = own_slope = None
         if self.debias:
-            own, back = self._own(x - shift_x, cross.log_a, start, cross.compiled)
+            own, back = self._own(x - shift_x, cross.log_a, start and start[2], cross.compiled)
             value = value - 0.5 * (a.double() @ (own + back.f)) - self._target_half(target, shift_y, cross.compiled)
-            pull = pull - _grad_of(back)
+            own, own_slope = 0.5 * (own + back.f), _slope(back)
+            pull = pull - own_slope
+        kept = Warm(cross.x.double(), pair.after(plan.f), _slope(plan), pair.g, own, own_slope, pair.drift)
         if self.p == 2:
             apart = (shift_x - shift_y).double()
             left = a.double() @ (x - shift_x).double() - b.double() @ (target.x - shift_y).double()
@@ -144,7 +159,7 @@ class Sinkhorn:
         v = -pull.to(x.dtype)
         if weight is not None:
             v = torch.where(weight[:, None] > 0, v, 0.0)  # a particle without weight has no velocity
-        return Velocity(v, value.to(x.dtype), Warm(plan.f, pair.g, own, pair.drift))
+        return Velocity(v, value.to(x.dtype), kept)
 
     def probe(self, at: Tensor, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None) -> Tensor:
         """The pull at any points (K, D): both potentials are known everywhere, by one soft minimum more."""
@@ -154,11 +169,11 @@ class Sinkhorn:
             cross = self._problem(x - shift_x, target.x - shift_y, log_weight(a), log_weight(b), chosen(target.memo, x))
             pair = self._solved_pair(cross, None)
             here = (at - shift_x).to(cross.x.dtype)
-            pull = _grad_of(soft(cross._replace(x=here), pair.g, want_grad=True))
+            pull = _slope(soft(cross._replace(x=here), pair.g, want_grad=True))
             if self.debias:
                 own, _ = self._own(x - shift_x, cross.log_a, None, cross.compiled)
                 back = self._problem(x - shift_x, x - shift_x, cross.log_a, cross.log_a, cross.compiled)
-                pull = pull - _grad_of(soft(back._replace(x=here.to(back.x.dtype)), own, want_grad=True))
+                pull = pull - _slope(soft(back._replace(x=here.to(back.x.dtype)), own, want_grad=True))
             return -(pull + (shift_x - shift_y) if self.p == 2 else pull).to(at.dtype)
 
     def prepare(self, target: Cloud) -> Cloud:
@@ -182,28 +197,22 @@ class Sinkhorn:
             x, y = x.double(), y.double()
         return Problem(x, y, log_a, log_b, self.p, self.blur, compiled)
 
-    def _start(self, carry: Warm | None, problem: Problem) -> Warm | None:
-        """The last step's potentials, where they fit these clouds."""
-        fits = carry is not None and len(carry.f) == len(problem.x) and len(carry.g) == len(problem.y)
-        return carry if fits else None
+    def _fits(self, carry: Warm | None, problem: Problem) -> TypeGuard[Warm]:
+        """Whether the last step was about clouds like these."""
+        return carry is not None and carry.x.shape == problem.x.shape and len(carry.g) == len(problem.y)
 
-    def _solved_pair(self, problem: Problem, start: Warm | None) -> Pair:
+    def _solved_pair(self, problem: Problem, start: tuple[Tensor, Tensor, Any] | None) -> Pair:
         if _is_small(problem.x, problem.y):
-            return solve_small(problem, None if start is None else (start.f, start.g))
-        if start is not None:
-            pair = solve_pair(problem, Effort(self.tolerance, self.warm), (start.f, start.g))
-            if pair.drift < _LOST:
-                return pair
-        return solve_pair(problem, Effort(self.tolerance, self.iterations))
+            return solve_small(problem, None if start is None else start[:2])
+        effort = Effort(self.tolerance, self.iterations if start is None else self.warm)
+        return solve_pair(problem, effort, None if start is None else start[:2])
 
-    def _own(self, x: Tensor, log_a: Tensor, start: Warm | None, compiled: bool) -> tuple[Tensor, Soft]:
+    def _own(self, x: Tensor, log_a: Tensor, start: Tensor | None, compiled: bool) -> tuple[Tensor, Soft]:
         """Potential and plan of a cloud onto itself."""
-        problem = self._problem(x, x, log_a, log_a, compiled)
-        effort = Effort(self.tolerance, self.iterations if start is None or start.own is None else self.warm)
+        effort = Effort(self.tolerance, self.iterations if start is None else self.warm)
         if _is_small(x, x):
             effort = Effort(1e-13, 1000)
-        own = solve_self(problem, effort, None if start is None else start.own)
-        return own, soft(problem, own, want_grad=True)
+        return solve_self(self._problem(x, x, log_a, log_a, compiled), effort, start)
 
     def _target_half(self, target: Cloud, center: Tensor, compiled: bool) -> Tensor:
         """Half of OT(target, target): from `prepare`, or now."""
@@ -219,6 +228,6 @@ def _is_small(x: Tensor, y: Tensor) -> bool:
     return len(x) * len(y) <= _SMALL and x.device.type != "mps"
 
 
-def _grad_of(plan: Soft) -> Tensor:
+def _slope(plan: Soft) -> Tensor:
     assert plan.grad is not None
     return plan.grad
