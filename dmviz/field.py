@@ -33,7 +33,10 @@ def autograd_velocity(loss: Loss, x: Tensor, target: Cloud, rng: Generator, weig
     (grad,) = torch.autograd.grad(value, leaf)
     mass = mass_of(x, weight)[:, None]  # (N, 1)
     # A particle without weight has no gradient and no velocity.
-    return Velocity(torch.where(mass > 0, -grad / mass.clamp_min(1e-300 if x.dtype == torch.float64 else 1e-30), 0.0), value.detach())
+    return Velocity(
+        torch.where(mass > 0, -grad / mass.clamp_min(1e-300 if x.dtype == torch.float64 else 1e-30), 0.0),
+        value.detach(),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +58,7 @@ class AimedField:
             return self.loss(x, self.target, rng, self.weight)
 
     def probe(self, at: Tensor, x: Tensor, rng: Generator) -> Tensor:
-        pull = self.loss.probe(at, x, self.target, rng, self.weight)  # type: ignore[attr-defined]
+        pull: Tensor = self.loss.probe(at, x, self.target, rng, self.weight)  # type: ignore[attr-defined]
         return self.tangent(at, pull)
 
     def score(self, x: Tensor) -> Tensor:
@@ -67,17 +70,19 @@ class AimedField:
         if self.holding == "box":
             return x.clamp(-self.radius, self.radius)
         if self.holding == "sphere":
-            return x * (self.radius / x.norm(dim=1, keepdim=True).clamp_min(1e-12))
+            return torch.nn.functional.normalize(x, dim=1) * self.radius
         return x
 
     def tangent(self, x: Tensor, v: Tensor) -> Tensor:
         if self.holding != "sphere":
             return v
-        normal = x / x.norm(dim=1, keepdim=True).clamp_min(1e-12)
+        normal = torch.nn.functional.normalize(x, dim=1)
         return v - (v * normal).sum(1, keepdim=True) * normal
 
 
-def aim(loss: Loss, target: Cloud, weight: Tensor | None = None, hold: Hold = "free", radius: float = 1.0) -> AimedField:
+def aim(
+    loss: Loss, target: Cloud, weight: Tensor | None = None, hold: Hold = "free", radius: float = 1.0
+) -> AimedField:
     """A field with the target's own work done once."""
     prepare = getattr(loss, "prepare", None)
     return AimedField(loss, target if prepare is None else prepare(target), weight, hold, radius)

@@ -138,9 +138,13 @@ def entry(cls: type[_T]) -> type[_T]:
     return made
 
 
+def params_of(cls: Any) -> tuple[Param, ...]:
+    """The fields of an entry class, in the order written."""
+    return _params_of(cls)
+
+
 @cache
-def params_of(cls: type) -> tuple[Param, ...]:
-    """The fields of an entry, in the order written."""
+def _params_of(cls: Any) -> tuple[Param, ...]:
     hints = get_type_hints(cls, include_extras=True)
     found = []
     for field in fields(cls):  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
 """READ FIRST: the words of dmviz.
 
 An *entry* is one file in a menu folder: a frozen value with a title, a source and typed parameters (`params.py`).
-These protocols say what each kind of entry does. Nothing is inherited and nothing registered: a class that has the
-methods is one. Shapes are written (N, D): N particles or rows, D dimensions; M target points; K probes.
+These protocols say what each kind of entry does. Nothing is inherited and nothing registered.
+Shapes are written (N, D): N particles or rows, D dimensions; M target points; K probes.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ Law = Literal[
     "triangle",  # F^(1 / root) obeys the triangle inequality
     "deterministic",  # the value does not depend on rng
 ]
-"""A claim that a property test tries (tests/test_laws.py); the app shows it because that test passes."""
+"""A claim that a property test tries; the app shows it because that test passes."""
 
 
 class Entry(Protocol):
@@ -80,9 +80,10 @@ class Loss(Entry, Protocol):
 class Field(Protocol):
     """A loss aimed at one target: what a flow follows. Made in field.py."""
 
-    weight: Tensor | None
-    target: Cloud
-
+    @property
+    def weight(self) -> Tensor | None: ...
+    @property
+    def target(self) -> Cloud: ...
     def __call__(self, x: Tensor, rng: Generator, carry: Any = None) -> Velocity: ...
     def value(self, x: Tensor, rng: Generator) -> Tensor: ...
     def probe(self, at: Tensor, x: Tensor, rng: Generator) -> Tensor: ...
@@ -116,4 +117,3 @@ class Flow(Entry, Protocol):
 
     def init(self, x: Tensor, field: Field, rng: Generator) -> State: ...
     def step(self, state: Any, field: Field, rng: Generator) -> tuple[State, Info]: ...
-

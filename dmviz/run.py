@@ -249,7 +249,7 @@ def draw(part: Shape | Dataset, n: int, seed: int, stream: int) -> tuple[Cloud, 
 
 
 @lru_cache(maxsize=256)
-def dim_of(part: Shape | Dataset) -> int:
+def dim_of(part: Any) -> int:
     """Dimensions of the clouds that a shape or dataset gives. Raises its ValueError where it cannot give any."""
     return draw(part, 2, 0, 1)[0].dim
 
@@ -289,7 +289,9 @@ def _check_fit(setup: Setup, source: Cloud, target: Cloud) -> None:
         )
     for name, cloud in (("source", source), ("target", target)):
         if cloud.x.numel() > MOST_NUMBERS:
-            raise ValueError(f"the {name} has {cloud.x.numel():,} numbers, and {MOST_NUMBERS:,} is the most; take fewer")
+            raise ValueError(
+                f"the {name} has {cloud.x.numel():,} numbers, and {MOST_NUMBERS:,} is the most; take fewer"
+            )
         if not torch.isfinite(cloud.x).all():
             raise ValueError(f"the {name} holds values that are not numbers; leave those rows out")
     wants = [part for part in (setup.loss, setup.flow) if part.needs == "score"]
@@ -526,7 +528,6 @@ def record(setup: Setup, steps: int, every: int = 1) -> Run:
 def threads_for(n: int, dim: int) -> int:
     """Threads worth using: on a busy machine two are many times slower than one for small clouds."""
     return 1 if n * dim < 100_000 else max(1, (os.cpu_count() or 1))
-
 
 
 def setup_words(setup: Setup) -> str:

@@ -5,12 +5,12 @@ import time
 
 def main() -> None:
     """Compile the fused kernels into their cache on disk and copy plotly.js beside the player."""
-    from dmviz.losses import _compiled
+    from dmviz.losses._compiled import warm
     from dmviz.ui.player import vendored
 
     start = time.perf_counter()
     print("Compiling kernels, the first time only ...", flush=True)
-    _compiled.warm()
+    warm()
     vendored()
     print(f"Ready after {time.perf_counter() - start:.0f} s.")
 

@@ -25,7 +25,7 @@ def chosen() -> Setup:
     branch = st.toggle(
         "Carry on when I change loss or flow",
         key=session.widget("branch", default=False),
-        help="off: every change starts the run again, so the link tells all; on: the particles go on from where they are",
+        help="off: a change starts the run again, so the link tells all; on: particles go on from where they are",
     )
     try:
         setup = menu.choose_setup()
@@ -56,7 +56,10 @@ def watch(setup: Setup) -> None:
     for sentence in live.notes(stage):
         st.caption(f":material/info: {sentence}")
     panel = st.segmented_control(
-        "More", ["Export", "About", "Open a session"], label_visibility="collapsed", key=session.widget("more", default=None)
+        "More",
+        ["Export", "About", "Open a session"],
+        label_visibility="collapsed",
+        key=session.widget("more", default=None),
     )
     panels = {
         "Export": partial(exporting.panel, setup, stage),

@@ -1,5 +1,6 @@
 """Flows against exact solutions: each reads its right value from tests/known/flows_values.json."""
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -52,7 +53,10 @@ def quantiles(mean: float, std: float, n: int = 400) -> Tensor:
 
 
 def test_w2_flow_halves_the_way_at_the_exact_rate() -> None:
-    x, y = torch.randn(30, 2, generator=seeded(1), dtype=torch.float64), torch.randn(30, 2, generator=seeded(2)).double()
+    x, y = (
+        torch.randn(30, 2, generator=seeded(1), dtype=torch.float64),
+        torch.randn(30, 2, generator=seeded(2)).double(),
+    )
     # dmviz flows W2^2, twice the functional W2^2 / 2 of the known value: the same path in half the time.
     steps = 400
     state = flowed(euler(0.5, steps), Wasserstein(), x, Cloud(y), steps)
@@ -230,7 +234,13 @@ def test_adam_matches_the_optimiser_of_torch() -> None:
     assert torch.allclose(mine.x, leaf.detach(), atol=1e-9)
 
 
-SMOOTH = [Mmd(bandwidth=1.0, median=False), Wasserstein(), SlicedWasserstein(draw="fixed"), EnergyDistance(), Sinkhorn(blur=0.5)]
+SMOOTH = [
+    Mmd(bandwidth=1.0, median=False),
+    Wasserstein(),
+    SlicedWasserstein(draw="fixed"),
+    EnergyDistance(),
+    Sinkhorn(blur=0.5),
+]
 
 
 @pytest.mark.parametrize("loss", SMOOTH, ids=lambda loss: type(loss).__name__)
@@ -245,7 +255,7 @@ def test_adaptive_euler_never_lets_a_deterministic_loss_rise(loss: Any, dt: floa
         state, info = flow.step(state, field, seeded(0, step))
         values.append(float(state.value))
         halved |= "halved" in info.note
-    settled = [b <= a * (1 + 1e-6) + 1e-9 for a, b in zip(values[12:], values[13:], strict=False)]
+    settled = [b <= a * (1 + 1e-6) + 1e-9 for a, b in itertools.pairwise(values[12:])]
     assert all(settled)  # 12 steps of 4 halvings reach any stable step size
     assert values[-1] < values[0]
     assert halved or dt < 1

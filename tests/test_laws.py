@@ -16,7 +16,7 @@ from dmviz.cloud import Cloud, seeded
 from dmviz.field import aim, autograd_velocity, velocity_of
 from dmviz.params import Range, params_of
 
-LOSSES = [name for name in menu("losses")]
+LOSSES = menu("losses")
 WITH_SAMPLES = [name for name in LOSSES if entry_class("losses", name).needs == "samples"]
 
 
@@ -257,7 +257,10 @@ def test_probe_feels_what_a_particle_without_weight_would(loss: Any) -> None:
     target = with_law(Cloud(torch.randn(15, 2, generator=seeded(2), dtype=torch.float64) + 1))
     pull = loss.probe(at, x, target, seeded(3))
     tiny = 1e-7
-    both, weight = torch.cat([x, at]), torch.cat([torch.full((20,), (1 - 5 * tiny) / 20), torch.full((5,), tiny)]).double()
+    both, weight = (
+        torch.cat([x, at]),
+        torch.cat([torch.full((20,), (1 - 5 * tiny) / 20), torch.full((5,), tiny)]).double(),
+    )
     felt = autograd_velocity(loss, both, target, seeded(3), weight).v[20:]
     assert float((pull - felt).abs().max()) <= 1e-3 * float(felt.abs().max())
 

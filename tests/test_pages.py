@@ -73,7 +73,12 @@ def test_a_wrong_link_is_explained_and_the_page_still_works() -> None:
 @pytest.mark.parametrize("part", ["source", "target", "loss", "flow"])
 def test_every_entry_of_every_menu_draws_its_settings(part: str) -> None:
     app = flow()
-    folders = {"source": ("shapes", "datasets"), "target": ("shapes", "datasets"), "loss": ("losses",), "flow": ("flows",)}
+    folders = {
+        "source": ("shapes", "datasets"),
+        "target": ("shapes", "datasets"),
+        "loss": ("losses",),
+        "flow": ("flows",),
+    }
     for folder in folders[part]:
         for name in menu(folder):
             app.selectbox(key=f"w.{part}").set_value(name).run()

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_entries import values
 
 from dmviz.catalog import entry_class, menu
 from dmviz.datasets.digits import Digits
@@ -24,7 +25,6 @@ from dmviz.run import PARTS, Setup, from_link, query, read_link, record, setup_p
 from dmviz.shapes.gaussian import Gaussian
 from dmviz.shapes.gaussian_mixture import GaussianMixture
 from dmviz.shapes.two_moons import TwoMoons
-from test_entries import values
 
 QUICK = {"n": 60, "m": 50}
 

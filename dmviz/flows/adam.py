@@ -11,7 +11,7 @@ from dmviz.protocols import Field, Info
 class Moments(NamedTuple):
     first: Tensor  # (N, D) running mean of the velocity
     second: Tensor  # (N, D) running mean of its square
-    count: int
+    taken: int  # steps so far
 
 
 @entry
@@ -32,7 +32,9 @@ class Adam:
     lr: Annotated[float, Range(1e-5, 10.0, log=True, help="how far a coordinate moves in a step, at most about")] = 0.05
     beta1: Annotated[float, Range(0.0, 0.999, help="memory of the direction")] = 0.9
     beta2: Annotated[float, Range(0.0, 0.9999, help="memory of the size")] = 0.999
-    steps: Annotated[Literal["adaptive", "fixed"], Help("adaptive steps never let the loss explode unnoticed")] = "adaptive"
+    steps: Annotated[Literal["adaptive", "fixed"], Help("adaptive steps never let the loss explode unnoticed")] = (
+        "adaptive"
+    )
 
     def init(self, x: Tensor, field: Field, rng: Generator) -> Moving:
         zero = torch.zeros_like(x)
@@ -40,7 +42,7 @@ class Adam:
 
     def step(self, state: Moving, field: Field, rng: Generator) -> tuple[Moving, Info]:
         old: Moments = state.memory
-        count = old.count + 1
+        count = old.taken + 1
         first = self.beta1 * old.first + (1 - self.beta1) * state.v
         second = self.beta2 * old.second + (1 - self.beta2) * state.v.square()
         mean, spread = first / (1 - self.beta1**count), (second / (1 - self.beta2**count)).sqrt()

@@ -24,8 +24,10 @@ class Euler:
     source = ("ambrosio2008gradient",)
     needs = "loss"
 
-    dt: Annotated[float, Range(1e-4, 1e3, unit="time", log=True, help="small: faithful; large: fast, may overshoot")] = 0.1
-    steps: Annotated[Literal["adaptive", "fixed"], Help("adaptive steps never let the loss rise unnoticed")] = "adaptive"
+    dt: Annotated[float, Range(1e-4, 1e3, unit="time", log=True, help="small: faithful; large: may overshoot")] = 0.1
+    steps: Annotated[Literal["adaptive", "fixed"], Help("adaptive steps never let the loss rise unnoticed")] = (
+        "adaptive"
+    )
 
     def init(self, x: Tensor, field: Field, rng: Generator) -> Moving:
         return started(x, field, rng, self.dt)

@@ -25,9 +25,11 @@ class HeavyBall:
     source = ("polyak1964some",)
     needs = "loss"
 
-    dt: Annotated[float, Range(1e-4, 1e3, unit="time", log=True, help="small: faithful; large: fast, may overshoot")] = 0.02
+    dt: Annotated[float, Range(1e-4, 1e3, unit="time", log=True, help="small: faithful; large: may overshoot")] = 0.02
     momentum: Annotated[float, Range(0.0, 0.99, help="0: no inertia; near 1: swings for long")] = 0.9
-    steps: Annotated[Literal["adaptive", "fixed"], Help("adaptive steps never let the loss explode unnoticed")] = "adaptive"
+    steps: Annotated[Literal["adaptive", "fixed"], Help("adaptive steps never let the loss explode unnoticed")] = (
+        "adaptive"
+    )
 
     def init(self, x: Tensor, field: Field, rng: Generator) -> Moving:
         return started(x, field, rng, self.dt, torch.zeros_like(x))
@@ -35,7 +37,8 @@ class HeavyBall:
     def step(self, state: Moving, field: Field, rng: Generator) -> tuple[Moving, Info]:
         def propose(dt: float) -> Tensor:
             # A shorter try carries less of the old momentum too, so that enough halvings always reach rest.
-            return state.x + (dt / state.dt) * self.momentum * state.memory + dt * state.v
+            moved: Tensor = state.x + (dt / state.dt) * self.momentum * state.memory + dt * state.v
+            return moved
 
         if self.steps == "fixed":
             x, answer, info, dt = plain(state, field, rng, propose)

@@ -26,7 +26,9 @@ class Langevin:
     source = ("roberts1996exponential",)
     needs = "score"
 
-    dt: Annotated[float, Range(1e-5, 10.0, unit="time", log=True, help="small: exact and slow; large: biased, then unstable")] = 0.02
+    dt: Annotated[
+        float, Range(1e-5, 10.0, unit="time", log=True, help="small: exact and slow; large: biased, then unstable")
+    ] = 0.02
     temperature: Annotated[float, Range(0.0, 10.0, help="0: climb to the peaks; 1: the target's own spread")] = 1.0
 
     def init(self, x: Tensor, field: Field, rng: Generator) -> Moving:

@@ -26,9 +26,13 @@ class NoiseInjection:
     source = ("arbel2019maximum",)
     needs = "probe"
 
-    dt: Annotated[float, Range(1e-4, 1e3, unit="time", log=True, help="small: faithful; large: fast, may overshoot")] = 0.1
+    dt: Annotated[
+        float, Range(1e-4, 1e3, unit="time", log=True, help="small: faithful; large: fast, may overshoot")
+    ] = 0.1
     noise: Annotated[float, Range(0.0, 100.0, unit="length", help="how far away a particle asks at the start")] = 1.0
-    half_life: Annotated[int, Range(1, 100_000, unit="steps", log=True, help="steps until the noise is half as large")] = 100
+    half_life: Annotated[
+        int, Range(1, 100_000, unit="steps", log=True, help="steps until the noise is half as large")
+    ] = 100
 
     def init(self, x: Tensor, field: Field, rng: Generator) -> Moving:
         return started(x, field, rng, self.dt, 0)

@@ -18,7 +18,7 @@ class Spreading(NamedTuple):
     value: Tensor  # () nan: SVGD descends KL, which it never evaluates
     time: float
     history: Tensor  # (N, D) running mean of v^2, used by the Adagrad rule alone
-    count: int
+    taken: int  # steps so far
 
 
 @entry
@@ -32,19 +32,26 @@ class Svgd:
     *median* takes $\ell^2 = \mathrm{med}(r^2) / (2 \log(n + 1))$ of the particles at each step, as the authors' code
     does. *adagrad* divides each coordinate by its running size (decay 0.9), as the authors do; *plain* is the flow.
 
-    Fails in high dimension: the repulsion fades and the cloud comes out too narrow. One particle alone climbs to a peak.
+    Fails in high dimension: the repulsion fades and the cloud comes out too narrow. One particle alone climbs a peak.
     """
 
     title = "SVGD"
     source = ("liu2016stein",)
     needs = "score"
 
-    dt: Annotated[float, Range(1e-4, 100.0, unit="time", log=True, help="small: faithful; large: fast, then unstable")] = 0.1
+    dt: Annotated[
+        float, Range(1e-4, 100.0, unit="time", log=True, help="small: faithful; large: fast, then unstable")
+    ] = 0.1
     kernel: Annotated[Literal["median", "fixed"], Help("how the bandwidth is chosen")] = "median"
     bandwidth: Annotated[
-        float, Range(0.01, 100.0, unit="length", log=True, help="how far particles feel each other", when={"kernel": ("fixed",)})
+        float,
+        Range(
+            0.01, 100.0, unit="length", log=True, help="how far particles feel each other", when={"kernel": ("fixed",)}
+        ),
     ] = 1.0
-    rule: Annotated[Literal["plain", "adagrad"], Help("plain: the flow itself; adagrad: the authors' step rule")] = "plain"
+    rule: Annotated[Literal["plain", "adagrad"], Help("plain: the flow itself; adagrad: the authors' step rule")] = (
+        "plain"
+    )
 
     def init(self, x: Tensor, field: Field, rng: Generator) -> Spreading:
         x = field.hold(x)
@@ -54,11 +61,11 @@ class Svgd:
         direction, history = state.v, state.history
         if self.rule == "adagrad":
             square = state.v.square()
-            history = square if state.count == 0 else 0.9 * history + 0.1 * square
+            history = square if state.taken == 0 else 0.9 * history + 0.1 * square
             direction = state.v / (1e-6 + history.sqrt())
         x = field.hold(state.x + self.dt * direction)
         v = self._velocity(x, field)
-        return Spreading(x, v, state.value, state.time + self.dt, history, state.count + 1), Info(self.dt)
+        return Spreading(x, v, state.value, state.time + self.dt, history, state.taken + 1), Info(self.dt)
 
     def _velocity(self, x: Tensor, field: Field) -> Tensor:
         length = median_bandwidth(x) if self.kernel == "median" else self.bandwidth
@@ -95,5 +102,3 @@ def stein_direction(x: Tensor, score: Tensor, length: float, weight: Tensor | No
         k = k.sub_(half[start:stop, None]).clamp_(-80, 0).exp_()
         torch.mm(k, columns, out=sums[start:stop])
     return sums[:, :d] + x * (sums[:, d:] / length**2)
-
-

@@ -48,8 +48,11 @@ def _button(name: str, run: Run, at: int, dark: bool) -> None:
 def _words(name: str) -> str:
     kind = EXPORTS[name].suffix.rsplit(".", 1)[-1]
     special = {
-        "script": "Python script", "session": "Session file", "html": "Figure that plays, html", "curve_csv": "Curves, csv",
-    }  # fmt: skip
+        "script": "Python script",
+        "session": "Session file",
+        "html": "Figure that plays, html",
+        "curve_csv": "Curves, csv",
+    }
     start = "Coordinates, " if name.startswith(("frame", "trajectory")) else "Figure, "
     return special.get(name, start + kind)
 

@@ -60,7 +60,7 @@ def with_drawn_target(setup: Setup, points: tuple[tuple[float, ...], ...]) -> Se
     from dmviz.shapes.drawn import Drawn, encode
 
     target = Drawn(points=encode([(p[0], p[1]) for p in points]))
-    source = setup.source
+    source: Any = setup.source
     if dim_of(source) != 2:
         source = entry_class("shapes", "gaussian")()
     return replace(setup, source=source, target=target)

@@ -39,9 +39,9 @@ def _warm() -> bool:
 
 
 def _compile() -> None:
-    from dmviz.losses import _compiled
+    from dmviz.losses._compiled import warm
 
-    _compiled.warm()
+    warm()
 
 
 def stage() -> Stage:
