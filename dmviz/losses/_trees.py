@@ -65,8 +65,8 @@ def feet(x: Tensor, trees: Trees, delta: float) -> Feet:
         across = (basis.reshape(-1, d) @ x.T).reshape(c * k, d - 1, -1) - start[:, :, None]
         far = across[:, 0].abs() if d == 2 else across.square().sum(1).sqrt()
     else:
-        away = torch.cdist(trees.root, x, compute_mode="donot_use_mm_for_euclid_dist")  # (C, N)
-        far = (away.square().repeat_interleave(k, 0) - t.square()).clamp_min_(0).sqrt_()
+        away = x.square().sum(1) + trees.root.square().sum(1, keepdim=True) - 2 * trees.root @ x.T  # (C, N) squared
+        far = (away[:, None] - t.reshape(c, k, -1).square()).clamp_min_(0).sqrt_().reshape(c * k, -1)
     share = torch.softmax(far.reshape(c, k, -1) * -delta, dim=1).reshape(c * k, -1)
     return Feet(t, share, across, far)
 
@@ -104,30 +104,24 @@ def edges(t: Tensor, mass: Tensor, power: int) -> Edges:
     """
     order = ranked(t)
     t = t.gather(-1, order)
-    crossing = crossing_of(mass.gather(-1, order), t.dtype)  # (R, K), the last 0
+    crossing = crossing_of(mass.gather(-1, order), t.dtype)  # (R, K + 1)
     cost = crossing.abs() if power == 1 else crossing.square()
-    length = torch.zeros_like(t)
-    torch.sub(t[:, 1:], t[:, :-1], out=length[:, :-1])
-    push = length * (crossing.sign() if power == 1 else 2 * crossing)
-    price = _shifted(push.cumsum(-1))
-    slope = _shifted(crossing).add_(crossing)
+    length = t[:, 1:] - t[:, :-1]
+    push = length * (crossing[:, 1:-1].sign() if power == 1 else 2 * crossing[:, 1:-1])
+    price = torch.empty_like(t)
+    price[:, 0] = 0
+    torch.cumsum(push, dim=-1, out=price[:, 1:])
+    slope = crossing[:, :-1] + crossing[:, 1:]
     if power == 1:
-        slope.div_(_shifted(cost).add_(cost).clamp_min_(torch.finfo(t.dtype).tiny))
-    back = torch.empty_like(t)
-    value = length.mul_(cost).sum(-1, dtype=accurate(t))
-    return Edges(value, slope.scatter(-1, order, slope), back.scatter_(-1, order, price))
-
-
-def _shifted(rows: Tensor) -> Tensor:
-    """(R, K) each number moved one place on, 0 first."""
-    moved = torch.zeros_like(rows)
-    moved[:, 1:] = rows[:, :-1]
-    return moved
+        slope.div_((cost[:, :-1] + cost[:, 1:]).clamp_min_(torch.finfo(t.dtype).tiny))
+    value = length.mul_(cost[:, 1:-1]).sum(-1, dtype=accurate(t))
+    return Edges(value, torch.empty_like(t).scatter_(-1, order, slope), torch.empty_like(t).scatter_(-1, order, price))
 
 
 def crossing_of(mass: Tensor, dtype: torch.dtype) -> Tensor:
-    """(R, K) mass up to each point; rounding errors count as 0, so that equal clouds feel nothing."""
-    return torch.nn.functional.hardshrink(mass.cumsum(-1), 2 * torch.finfo(dtype).eps)
+    """(R, K + 1) mass before each of K points and after the last; rounding errors count as 0."""
+    total = torch.nn.functional.pad(mass.cumsum(-1), (1, 0))
+    return torch.nn.functional.hardshrink(total, 2 * torch.finfo(dtype).eps)
 
 
 def balanced(t_x: Tensor, mass_x: Tensor, t_y: Tensor, mass_y: Tensor) -> tuple[Tensor, Tensor]:
@@ -249,7 +243,7 @@ def tree_value(x: Tensor, target: Cloud, trees: Trees, rule: Tree, weight: Tenso
 def _line_cost(t: Tensor, mass: Tensor, power: int) -> Tensor:
     """() summed over R lines, for places (R, K) and signed masses as in `edges`; differentiable in both."""
     order = ranked(t)
-    crossing = crossing_of(mass.gather(-1, order), t.dtype)[:, :-1]
+    crossing = crossing_of(mass.gather(-1, order), t.dtype)[:, 1:-1]
     length = t.gather(-1, order).diff(dim=-1)
     return (length * (crossing.abs() if power == 1 else crossing.square())).sum(dtype=mass.dtype)
 
