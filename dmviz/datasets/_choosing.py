@@ -56,7 +56,7 @@ def rows_of(sheet: Sheet, choice: Choice, name: str) -> Rows:
         label_names=label_names,
         weight=None if weight is None else weight[keep],
         notes=tuple(notes),
-        table=sheet.table.take(keep),
+        table=sheet.table if len(keep) == len(x) else sheet.table.take(keep),
     )
 
 

@@ -1,7 +1,7 @@
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple
 
 from torch import Generator
 
@@ -44,15 +44,29 @@ class File:
         """At most `limit` rows. Raises FileProblem, one sentence, where the file cannot be used."""
         where, name = located(self.path) if self.path else (_EXAMPLE, _EXAMPLE.name)
         stat = where.stat()
-        rows = _rows(where, name, stat.st_mtime_ns, stat.st_size, Choice(self.columns, self.label, self.weight))
-        rows = standardised(rows) if self.standardise else rows
-        return items_of(principal(rows, self.components), limit, rng)
+        place = _Place(where, name, stat.st_mtime_ns, stat.st_size)
+        choice = Choice(self.columns, self.label, self.weight)
+        return items_of(_prepared(place, choice, self.standardise, self.components), limit, rng)
+
+
+class _Place(NamedTuple):
+    """A file as it is now: an edited one is another key of the caches below, and is read again."""
+
+    path: Path
+    name: str
+    changed: int
+    size: int
+
+
+@lru_cache(maxsize=2)
+def _rows(place: _Place, choice: Choice) -> Rows:
+    return rows_of(read(place.path, place.name, choice.patterns()), choice, place.name)
 
 
 @lru_cache(maxsize=4)
-def _rows(path: Path, name: str, changed: int, size: int, choice: Choice) -> Rows:
-    # `changed` and `size` are in the key so that an edited file is read again.
-    return rows_of(read(path, name, choice.patterns()), choice, name)
+def _prepared(place: _Place, choice: Choice, standardise: bool, components: int) -> Rows:
+    rows = _rows(place, choice)
+    return principal(standardised(rows) if standardise else rows, components)
 
 
 @dataclass(frozen=True)
@@ -70,12 +84,12 @@ def describe(path: str) -> Described:
     """The columns of a file or an upload. Raises FileProblem, one sentence, where it cannot be read."""
     where, name = located(path) if path else (_EXAMPLE, _EXAMPLE.name)
     stat = where.stat()
-    return _described(where, name, stat.st_mtime_ns, stat.st_size)
+    return _described(_Place(where, name, stat.st_mtime_ns, stat.st_size))
 
 
 @lru_cache(maxsize=16)
-def _described(path: Path, name: str, changed: int, size: int) -> Described:
-    sheet = read(path, name)
+def _described(place: _Place) -> Described:
+    sheet = read(place.path, place.name)
     columns = tuple(sheet.table.column_names)
     numeric = tuple(column for column in columns if looks_numeric(sheet.table[column]))
-    return Described(name, sheet.table.num_rows, columns, numeric, sheet.notes)
+    return Described(place.name, sheet.table.num_rows, columns, numeric, sheet.notes)
