@@ -299,3 +299,15 @@ def test_a_kept_target_serves_several_numbers_of_particles():
 def test_too_many_dimensions_for_sobol_is_one_sentence():
     with pytest.raises(ValueError, match=r"at most 21,201 dimensions, got 30000\. Choose auto"):
         unit_vectors("quasi_random", 4, 30_000, seeded(0))
+
+
+def test_flow_between_round_gaussians_follows_its_exact_solution():
+    # flow_sw2_iso of the reference: mean m e^(-t/d), deviation s* + (s - s*) e^(-t/d). Euler with 200 steps errs by
+    # 0.1 percent; 3,000 draws with exact moments, not exactly Gaussian, by about one.
+    x = gaussian_cloud(3000, [3.0, 0.0], [[0.25, 0.0], [0.0, 0.25]], 1)
+    loss = SlicedWasserstein(slices=32, draw="fixed")
+    target = loss.prepare(Cloud(gaussian_cloud(3000, [0.0, 0.0], [[4.0, 0.0], [0.0, 4.0]], 2)))
+    for _ in range(200):
+        x = x + loss.velocity(x, target, seeded(0)).v / 400
+    assert x.mean(0).tolist() == pytest.approx([1.8195919791379003, 0.0], abs=3e-3)
+    assert x.std(0, correction=0).tolist() == pytest.approx([1.0902040104310498] * 2, rel=0.015)

@@ -12,7 +12,7 @@ import torch
 from dmviz.cloud import Cloud, seeded
 from dmviz.field import autograd_velocity, velocity_of
 from dmviz.losses._slicing import Slices, sliced_power, sliced_velocity
-from dmviz.losses._trees import Tree, Trees, concurrent_trees, mean_of, tree_value, tree_velocity
+from dmviz.losses._trees import Tree, Trees, complement, concurrent_trees, mean_of, tree_value, tree_velocity
 from dmviz.losses.db_tsw import DbTsw
 from dmviz.losses.tsw_sl import TswSl
 
@@ -189,6 +189,13 @@ def test_orthogonal_lines_come_in_frames_and_are_stacked_where_there_are_too_few
     first = theta[:, : min(lines, d)]
     assert torch.allclose(first @ first.transpose(1, 2), torch.eye(min(lines, d), dtype=torch.float64), atol=1e-12)
     assert torch.allclose(theta.norm(dim=2), torch.ones(6, lines, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("d", [2, 3, 4])
+def test_complement_is_orthonormal_and_across(d):
+    theta = torch.cat([trees(20, 3, d).theta.reshape(-1, d), torch.eye(d, dtype=torch.float64), -torch.eye(d)])
+    whole = torch.cat((theta[:, None], complement(theta)), dim=1)
+    assert torch.allclose(whole @ whole.transpose(1, 2), torch.eye(d, dtype=torch.float64), atol=1e-14)
 
 
 def test_roots_scatter_about_the_target_mean():

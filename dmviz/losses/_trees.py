@@ -80,11 +80,11 @@ def foot_of(x: Tensor, trees: Trees) -> Tensor:
 
 def complement(theta: Tensor) -> Tensor:
     """(L, D - 1, D) for each unit vector an orthonormal basis of what is across it."""
-    if theta.shape[1] == 2:
-        return torch.stack((-theta[:, 1], theta[:, 0]), dim=1)[:, None]
-    whole = torch.linalg.qr(theta.to("cpu", torch.float64)[:, :, None], mode="complete").Q  # (L, D, D)
-    basis: Tensor = whole[:, :, 1:].transpose(1, 2).to(theta)
-    return basis
+    # The mirror that sends theta to the first axis sends the other axes to such a basis.
+    w = theta.clone()
+    w[:, 0] += torch.where(theta[:, 0] < 0, -1.0, 1.0)
+    shift = 2 * w[:, :, None] * w[:, None] / w.square().sum(1)[:, None, None]
+    return (torch.eye(theta.shape[1], dtype=theta.dtype, device=theta.device) - shift)[:, 1:]
 
 
 class Edges(NamedTuple):

@@ -129,7 +129,7 @@ def _second_moment(z: Tensor, weight: Tensor | None) -> Tensor:
 def rooted(target: Cloud) -> Rooted:
     """The target's part of `gap_between`."""
     mean, covariance, *_ = moments(target.x.detach(), target.weight)
-    value, vector = torch.linalg.eigh(covariance)
+    value, vector = _eigen(covariance)
     return Rooted(mean, covariance.diagonal().sum(), (vector * value.clamp_min(0.0).sqrt()) @ vector.T, target.x.dtype)
 
 
@@ -138,13 +138,19 @@ def gap_between(covariance: Tensor, there: Rooted) -> Gap:
     product = there.root @ covariance @ there.root
     # eigh stops at numbers that are not finite; a run that has blown up is to end by its NaN instead.
     lost = torch.where(torch.isfinite(product).all(), 0.0, torch.nan)
-    value, vector = torch.linalg.eigh(torch.nan_to_num((product + product.T) / 2, 0.0, 0.0, 0.0))
+    value, vector = _eigen(torch.nan_to_num((product + product.T) / 2, 0.0, 0.0, 0.0))
     # Eigenvalues that are rounding errors are zero, and so is the map along them (pseudo-inverse).
     floor = len(value) * torch.finfo(value.dtype).eps * value[-1].clamp_min(0.0)
     root = torch.where(value > floor, value, 0.0).sqrt()
     inverse = torch.where(root > 0, 1 / torch.where(root > 0, root, 1.0), 0.0)
     half = there.root @ vector
     return Gap(there.mean, (half * inverse) @ half.T + lost, 2 * root.sum() - there.trace + lost)
+
+
+def _eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, rising, and eigenvectors of a symmetric matrix; on the CPU where the device cannot."""
+    value, vector = torch.linalg.eigh(matrix.cpu() if matrix.device.type == "mps" else matrix)
+    return value.to(matrix), vector.to(matrix)
 
 
 def _there(target: Cloud) -> Rooted:
