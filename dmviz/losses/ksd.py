@@ -16,7 +16,7 @@ from dmviz.protocols import Law, Velocity
 
 @entry
 class Ksd:
-    r"""Ask whether particles balance: where the target's density pulls them, do they push each other apart as much?
+    r"""Weigh how hard a density pulls its particles against how hard they push each other apart.
 
     $$ F = E\,u(X,X'), \quad u(x,y) = k\,s(x)\cdot s(y) + s(x)\cdot\nabla_y k + s(y)\cdot\nabla_x k
        + \mathrm{tr}\,\nabla_x\nabla_y k $$
