@@ -1,8 +1,7 @@
 """READ FIRST: the words of dmviz.
 
 An *entry* is one file in a menu folder: a frozen value with a title, a source and typed parameters (`params.py`).
-These protocols say what each kind of entry does. Nothing is inherited and nothing registered.
-Shapes are written (N, D): N particles or rows, D dimensions; M target points; K probes.
+These protocols say what each kind does; nothing is inherited. N particles or rows, D dimensions, M targets, K probes.
 """
 
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from torch import Generator, Tensor
 from dmviz.cloud import Cloud
 from dmviz.items import Items
 
-Law = Literal[
+Law = Literal[  # a claim that a property test tries; the app shows it because that test passes
     "zero_at_target",  # F(X, X) = 0
     "nonnegative",  # F >= 0
     "symmetric",  # F(X, Y) = F(Y, X)
@@ -22,7 +21,6 @@ Law = Literal[
     "triangle",  # F^(1 / root) obeys the triangle inequality
     "deterministic",  # the value does not depend on rng
 ]
-"""A claim that a property test tries; the app shows it because that test passes."""
 
 
 class Entry(Protocol):
@@ -49,7 +47,10 @@ class Projection(Entry, Protocol):
 
 
 class Fitted(Protocol):
+    @property
+    def axes(self) -> tuple[str, ...]: ...  # titles
     def __call__(self, x: Tensor) -> Tensor: ...  # (K, D) -> (K, 2 or 3)
+    def turn(self, v: Tensor) -> Tensor: ...  # the same for velocities, which have no place
 
 
 class Velocity(NamedTuple):
@@ -71,8 +72,7 @@ class Loss(Entry, Protocol):
 
     def __call__(self, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None) -> Tensor: ...
 
-    # Optional; found by name:
-    #   velocity(x, target, rng, weight=None, carry=None) -> Velocity   closed form, no autograd
+    # Optional: velocity(x, target, rng, weight=None, carry=None) -> Velocity   closed form, no autograd
     #   probe(at, x, target, rng, weight=None) -> (K, D)                 the pull felt at `at` among particles x
     #   prepare(target) -> Cloud                                         target-only work, once a run, kept in `memo`
 

@@ -269,7 +269,7 @@ def start(setup: Setup) -> Start:
     scene = Scene(
         target=_frozen(look(target.x)), target_x=_frozen(target.x), target_weight=_maybe(target.weight),
         target_label=_maybe(target.label), weight=_maybe(source.weight), label=_maybe(source.label),
-        label_names=names or target_names, dims=_dims(look, source), axes=look.axes,  # type: ignore[attr-defined]
+        label_names=names or target_names, dims=_dims(look, source), axes=look.axes,
         device=_device_words(device), notes=(*notes, *target_notes, *left_out),
         referees={name: f.loss.title for name, f in referees.items()},
     )  # fmt: skip
@@ -340,6 +340,9 @@ class AsIs:
     def __call__(self, x: Tensor) -> Tensor:
         return torch.nn.functional.pad(x, (0, 1)) if x.shape[1] == 1 else x
 
+    def turn(self, v: Tensor) -> Tensor:
+        return self(v)
+
 
 def _look(setup: Setup, source: Cloud, target: Cloud) -> Fitted:
     if source.dim <= 3:
@@ -409,12 +412,19 @@ def _chance(setup: Setup, step: int, begun: Start) -> torch.Generator:
 
 def _frame(begun: Start, state: State, step: int, time: float, note: str) -> Frame:
     particles = begun.look(state.x)
-    flat = begun.x.shape[1] <= 3
-    arrows = begun.look(state.v) if flat else begun.look(state.x + state.v) - particles
     shown = _frozen(particles)
     x = shown if particles is state.x else _frozen(state.x)
     speed = _frozen(state.v.norm(dim=1))
-    return Frame(step, time, {"particles": shown}, x, _frozen(arrows), speed, _metrics(begun, state, step), note)
+    return Frame(
+        step,
+        time,
+        {"particles": shown},
+        x,
+        _frozen(begun.look.turn(state.v)),
+        speed,
+        _metrics(begun, state, step),
+        note,
+    )
 
 
 def _metrics(begun: Start, state: State, step: int) -> dict[str, float]:
