@@ -2,6 +2,7 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("DMVIZ_COMPILE", "1")  # the same kernels from the first test to the last
 
 import pytest
 import torch
