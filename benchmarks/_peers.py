@@ -159,7 +159,7 @@ def authors_tree(x: Tensor, y: Tensor, root: Tensor, theta: Tensor, delta: float
     """Db-TSW, p = 1, in the authors' formulation, written again from its definition: T x k x N x D tensors, autograd.
 
     root (T, D), theta (T, k, D). It is not their code, but takes its steps: every projected point in space, distances
-    to the lines, a softmax over the lines, one sort of both clouds a line, running sums from both ends towards the root.
+    to the lines, a softmax over the lines, one sort of both clouds a line, running sums from both ends to the root.
     """
 
     def seen(z: Tensor) -> tuple[Tensor, Tensor]:
