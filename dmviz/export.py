@@ -163,7 +163,7 @@ def _npz(run: Run, frames: tuple[Frame, ...], one: bool) -> bytes:
 
 _SCRIPT = '''"""{title}.
 
-Made by dmviz {version} on torch {torch}. The same run as a link: {link}
+Made by dmviz {version} on torch {torch}. The same run as a link: {link}{note}
 """
 
 import math
@@ -205,6 +205,11 @@ print("The numbers are those of the page" + (", to the last digit." if max(off) 
 '''
 
 
+_UPLOADED = """
+
+The path of an upload holds on the machine of the page only: put the path of your file in its place."""
+
+
 def script(run: Run, k: int = -1) -> str:
     """A Python script of dmviz's own API that makes frame k again and compares its numbers with those shown.
 
@@ -218,6 +223,7 @@ def script(run: Run, k: int = -1) -> str:
     metrics = {name: _Number(value) for name, value in frame.metrics.items()}
     place = [_Number(v) for v in frame.x[0].tolist()]
     return _SCRIPT.format(
+        note=_UPLOADED if any(getattr(part, "path", "").startswith("upload:") for part in parts) else "",
         title=title, version=dmviz.__version__, torch=run.machine.get("torch", "?"), link=run.link,
         imports="\n".join(imports), setup=setup_code(setup), step=frame.step, every=max(1, frame.step),
         shown=pprint.pformat(metrics, sort_dicts=False), place=pprint.pformat(place, compact=True),

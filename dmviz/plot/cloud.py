@@ -56,7 +56,7 @@ def coordinates(at: np.ndarray) -> dict[str, np.ndarray]:
 
 def target_trace(run: Run, dark: bool) -> Any:
     rows = even(len(run.scene.target), MOST_DRAWN)
-    size = theme.DOT["target"] * (0.6 if run.scene.dims == 3 else 1)
+    size = theme.dot("target", len(rows), run.scene.dims)
     look = {"size": size, "color": theme.theme(dark).target, "opacity": theme.TARGET_ALPHA}
     where = _hover(run, "target point")
     return points(run.scene.target[rows], name="target", marker=look, customdata=rows, hovertemplate=where)
@@ -67,7 +67,7 @@ def particle_traces(run: Run, frame: Frame, dark: bool, most: int = MOST_DRAWN) 
     look = theme.theme(dark)
     flat = run.scene.dims == 2
     marker = {
-        "size": theme.DOT["particles"] * (1 if flat else 0.6),
+        "size": _size(run),
         "opacity": theme.PARTICLE_ALPHA,
         "line": {"width": 0.7 if flat else 0, "color": look.outline},
     }
@@ -79,6 +79,10 @@ def particle_traces(run: Run, frame: Frame, dark: bool, most: int = MOST_DRAWN) 
         )
         for group in groups(run, dark, most)
     ]  # fmt: skip
+
+
+def _size(run: Run) -> float:
+    return theme.dot("particles", min(MOST_DRAWN, len(run.frames[0].x)), run.scene.dims)
 
 
 def _hover(run: Run, what: str) -> str:
@@ -120,7 +124,7 @@ def _speed_trace(run: Run, frame: Frame, dark: bool) -> Any:
     rows = even(len(frame.x), MOST_DRAWN)
     scale = list(theme.theme(dark).sequential)
     marker = {
-        "size": theme.DOT["particles"] * (1 if run.scene.dims == 2 else 0.6),
+        "size": _size(run),
         "color": frame.speed[rows],
         "colorscale": scale,
         "colorbar": {"title": {"text": "speed (length / time)", "side": "right"}, "thickness": 14},
@@ -142,7 +146,7 @@ def trajectories(run: Run, rows: Sequence[int] | None = None, dark: bool = False
     look = theme.theme(dark)
     gap = np.full((1, *paths.shape[1:]), np.nan, paths.dtype)
     line = np.concatenate([paths, gap]).swapaxes(0, 1).reshape(-1, paths.shape[2])  # a gap ends each path
-    size = theme.DOT["particles"] * (1 if run.scene.dims == 2 else 0.6)
+    size = theme.dot("particles", len(chosen), run.scene.dims)
     stroke = {"color": look.particles, "width": 1.5}
     ring = {"size": size, "color": look.start, "symbol": "circle-open"}
     figure = go.Figure(

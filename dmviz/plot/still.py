@@ -149,8 +149,9 @@ def _dress(axes: Any, dark: bool) -> None:
 def _clouds(axes: Any, run: Run, dark: bool, most: int) -> tuple[Any, ...]:
     look = theme.theme(dark)
     target = run.scene.target[even(len(run.scene.target), most)]
-    shrink = 0.8 if run.scene.dims == 3 else 1.0
-    size = {name: (pixels * shrink * _POINT) ** 2 for name, pixels in theme.DOT.items()}
+    count = {"target": len(target), "particles": min(most, len(run.frames[0].x))}
+    grow = 1.2 if run.scene.dims == 3 else 1.0
+    size = {name: (grow * theme.dot(name, n, run.scene.dims) * _POINT) ** 2 for name, n in count.items()}
     axes.scatter(*target.T, s=size["target"], c=look.target, alpha=theme.TARGET_ALPHA, lw=0, label="target")
     edge = {"linewidths": 0.5, "edgecolors": look.outline}
     return tuple(
@@ -208,7 +209,7 @@ def thumbnail(run: Run, width: int = 360, height: int = 240) -> bytes:
         axes: Any = figure.add_axes((0, 0, 1, 1))
         axes.set_axis_off()
         axes.scatter(*target.T, s=5, c=look.target, alpha=0.75, lw=0)
-        axes.add_collection(LineCollection(list(paths), colors=look.particles, linewidths=0.7, alpha=0.35))
+        axes.add_collection(LineCollection(list(paths), colors=look.particles, linewidths=0.7, alpha=_trail(paths)))
         axes.scatter(*start.T, s=3, c=theme.DARK.blue, alpha=0.9, lw=0)
         axes.scatter(*end.T, s=dot, c=look.particles, alpha=0.95, lw=0)
         _fit(axes, np.concatenate([start, end, target]), width / height)
@@ -217,6 +218,13 @@ def thumbnail(run: Run, width: int = 360, height: int = 240) -> bytes:
     out = io.BytesIO()
     image.save(out, format="WEBP", quality=78, method=4)
     return out.getvalue()
+
+
+def _trail(paths: np.ndarray) -> float:
+    """Opacity of trails (R, T, 2): long and winding ones lie on top of each other and must let more through."""
+    size = float(np.ptp(paths, axis=(0, 1)).max()) or 1.0
+    ink = float(np.linalg.norm(np.diff(paths, axis=1), axis=-1).sum()) / size
+    return float(np.clip(theme.TRAIL_ALPHA * 200 / max(ink, 1.0), 0.07, theme.TRAIL_ALPHA))
 
 
 def _flattened(run: Run) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

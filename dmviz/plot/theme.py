@@ -136,6 +136,12 @@ def label_colors(label: np.ndarray, names: Sequence[str] = (), dark: bool = Fals
     return LabelColors(slot, tuple(shown), tuple(colors), tuple(np.bincount(slot, minlength=len(shown)).tolist()))
 
 
+def dot(kind: str, n: int, dims: int = 2) -> float:
+    """Diameter of a point in pixels: smaller in space, and where there are many."""
+    crowd = min(1.0, max(0.5, (600 / max(n, 1)) ** 0.35))
+    return float(DOT[kind] * crowd * (1.0 if dims == 2 else 0.6))
+
+
 def palette(dark: bool = False) -> dict[str, Any]:
     """All of the above as plain values, for the player in the browser."""
     look = theme(dark)

@@ -48,7 +48,8 @@ def caption(run: Run, frame: Frame) -> str:
 
 def axis_titles(run: Run) -> tuple[str, ...]:
     """Titles of the axes of a picture, with their unit."""
-    return tuple(f"{name} (length)" for name in run.scene.axes[: run.scene.dims])
+    names = run.scene.axes[: run.scene.dims]
+    return tuple(f"{name}, length" if name.endswith(")") else f"{name} (length)" for name in names)
 
 
 def number(value: float) -> str:
@@ -74,7 +75,11 @@ def takeaway(run: Run) -> str:
     said = [_moved(run, "loss", when)]
     judges = [name for name in run.metrics if name != "loss"]
     if judges:
-        said.append(_moved(run, judges[0], "") + " It is not what the flow minimises.")
+        follows = run.setup.flow.needs != "score"
+        said.append(_moved(run, judges[0], ""))
+        said.append(
+            "It is not what the flow minimises." if follows else "The flow minimises neither: it follows the score."
+        )
     if run.ended:
         said.append(run.ended)
     return " ".join(said)
