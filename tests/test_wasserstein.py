@@ -9,6 +9,7 @@ import torch
 
 from dmviz.cloud import Cloud, seeded
 from dmviz.field import autograd_velocity, velocity_of
+from dmviz.losses import wasserstein
 from dmviz.losses.sliced_wasserstein import SlicedWasserstein
 from dmviz.losses.wasserstein import LARGEST, Wasserstein, optimal_plan
 
@@ -63,6 +64,15 @@ def test_assignment_is_the_best_of_all_permutations():
         x, y = (torch.randn(6, 3, generator=rng, dtype=torch.float64) for _ in range(2))
         best = min((x - y[list(order)]).square().sum(1).mean().item() for order in permutations(range(6)))
         assert W2(x, Cloud(y), seeded(0)).item() == pytest.approx(best, rel=1e-12)
+
+
+def test_assignment_and_simplex_find_the_same_plan(monkeypatch):
+    x, _, target = clouds(90, 90, 3, seed=3)
+    assigned = optimal_plan(x, None, Cloud(target.x))
+    monkeypatch.setattr(wasserstein, "_ASSIGNED", 0)
+    by_simplex = optimal_plan(x, None, Cloud(target.x))
+    for one, other in zip(assigned, by_simplex, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_plan_keeps_both_masses():

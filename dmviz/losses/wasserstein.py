@@ -1,10 +1,10 @@
-"""Exact transport: the squared Wasserstein distance, by the network simplex."""
+"""Exact transport: the squared Wasserstein distance, by assignment or by the network simplex."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
-import ot
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import Generator, Tensor
 
 from dmviz.cloud import Cloud
@@ -14,6 +14,7 @@ from dmviz.params import entry
 from dmviz.protocols import Velocity
 
 LARGEST = 3000  # points a side; 3,000 take about four seconds and 150 MB a step
+_ASSIGNED = 512  # up to here an assignment needs no library that takes seconds to load
 _PIVOTS = 10**9  # in effect no limit: the simplex ends at the optimum long before
 
 
@@ -90,20 +91,34 @@ def optimal_plan(x: Tensor, weight: Tensor | None, target: Cloud, power: int = 2
             f"Exact W2: at most {LARGEST:,} points a side, got {len(x):,} and {len(y):,}: an exact plan takes a time "
             "of their number cubed and memory for all pairs. Take fewer points, or the Sinkhorn divergence."
         )
-    centre = centre_of(y)
+    centre, wide = centre_of(y), accurate(x)
     far = torch.cdist(_wide(x - centre), _wide(y - centre), compute_mode="donot_use_mm_for_euclid_dist")  # (N, M)
     if not torch.isfinite(far).all():  # the simplex would not end; a run that has blown up ends by its NaN
         every = torch.arange(len(x), device=x.device)
-        return Plan(every, torch.zeros_like(every), torch.full_like(every, torch.nan, dtype=accurate(x)))
-    a, b = _masses(len(x), weight), _masses(len(y), target.weight)
-    if weight is None and target.weight is None and len(x) == len(y):
-        a, b = np.ones(len(x)), np.ones(len(y))  # whole numbers: the plan is exactly a permutation
-    table, log = ot.emd(a, b, (far.square_() if power == 2 else far).numpy(), numItermax=_PIVOTS, log=True)
+        return Plan(every, torch.zeros_like(every), torch.full_like(every, torch.nan, dtype=wide))
+    table = (far.square_() if power == 2 else far).numpy()
+    if weight is None and target.weight is None and len(x) == len(y) <= _ASSIGNED:
+        i, j = linear_sum_assignment(table)
+        mass = np.full(len(i), 1.0 / len(i))
+    else:
+        i, j, mass = _by_simplex(table, weight, target.weight)
+    at, to = (torch.from_numpy(part).to(x.device) for part in (i, j))
+    return Plan(at, to, torch.from_numpy(mass).to(x.device, wide))
+
+
+def _by_simplex(table: Any, weight: Tensor | None, target_weight: Tensor | None) -> tuple[Any, Any, Any]:
+    """The pairs that carry mass, and how much, as numpy arrays."""
+    import ot  # takes seconds, which a page that only lists the losses, or a small assignment, need not spend
+
+    n, m = table.shape
+    a, b = _masses(n, weight), _masses(m, target_weight)
+    if weight is None and target_weight is None and n == m:
+        a, b = np.ones(n), np.ones(m)  # whole numbers: the plan is exactly a permutation
+    plan, log = ot.emd(a, b, table, numItermax=_PIVOTS, log=True)
     if log["warning"] is not None:
         raise ValueError(f"Exact W2: no optimal plan was found ({log['warning']}). Take fewer points.")
-    i, j = np.nonzero(table)
-    mass = torch.from_numpy(table[i, j] / a.sum()).to(x.device, accurate(x))
-    return Plan(torch.from_numpy(i).to(x.device), torch.from_numpy(j).to(x.device), mass)
+    i, j = np.nonzero(plan)
+    return i, j, plan[i, j] / a.sum()
 
 
 def _line() -> Slices:
