@@ -1,5 +1,6 @@
 """The smallest app around the player: one setup from the address bar, and what the tests need to see of Python."""
 
+from dataclasses import replace
 from hashlib import blake2b
 
 import streamlit as st
@@ -20,6 +21,14 @@ def factory():
     return begun.scene, simulate(begun)
 
 
+def branched(frame):
+    """The run goes on from a frame, twice as fast."""
+    begun = start(replace(setup, flow=replace(setup.flow, dt=2 * setup.flow.dt)))
+    frames = simulate(begun, frame.x, frame.step, frame.time)
+    next(frames)
+    return begun.scene, frames
+
+
 def digest(frames: int) -> str:
     if stage.available < frames:
         return "-"
@@ -30,6 +39,9 @@ def digest(frames: int) -> str:
 def live() -> None:
     if st.button("Again"):
         stage.load(query(setup), factory, again=True)
+    if st.button("Branch"):
+        frame = stage.frame(int(stage.pos))
+        stage.load(f"{stage.link}+", lambda: branched(frame), keep=int(stage.pos) + 1)
     value = st.slider("A widget", 0, 100, 50)
     if st.checkbox("Show the player", value=True):
         events = player("player", stage, height=460, metrics={"loss": ("Energy distance", "length")})
@@ -43,5 +55,6 @@ def live() -> None:
         st.text(f"digest {digest(21)}")
 
 
-stage.load(query(setup), factory)
+if "began" not in st.session_state:
+    st.session_state["began"] = stage.load(query(setup), factory)
 live()

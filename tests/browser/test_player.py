@@ -67,6 +67,7 @@ def test_zoom_and_axes_survive_20_steps_and_5_seconds_of_play(opened):
     until(page, f"String(s.range) !== '{','.join(map(str, before[0] + before[1]))}'")
     page.wait_for_timeout(500)  # Plotly redraws the axes once the wheel rests
     zoomed = state(page)["range"]
+    furniture = [page.locator(where).first.bounding_box() for where in (".dmv-bar", ".dmv-table", ".dmv-slider")]
     page.mouse.move(5, 5)
     for _ in range(20):
         page.keyboard.press("ArrowRight")
@@ -75,6 +76,9 @@ def test_zoom_and_axes_survive_20_steps_and_5_seconds_of_play(opened):
     play(page, 5)
     assert state(page)["pos"] > 60
     assert state(page)["range"] == zoomed
+    assert furniture == [
+        page.locator(where).first.bounding_box() for where in (".dmv-bar", ".dmv-table", ".dmv-slider")
+    ]
     assert page.evaluate("() => window.node === document.querySelector('.dmv-axes') && window.node.isConnected")
     assert page.evaluate("() => window.layer === document.querySelectorAll('.dmv-layer')[2]")
 
@@ -299,6 +303,24 @@ def test_other_widgets_answer_while_it_plays_and_the_player_stays(opened):
     assert page.evaluate("() => window.host === document.querySelector('.dmv')")
 
 
+def test_a_branch_keeps_the_frames_before_it_and_the_view(opened):
+    page = opened()
+    play(page, 1.5)
+    page.wait_for_timeout(600)
+    before = state(page)
+    at = before["pos"]
+    kept = [on_screen(page, k) for k in range(at + 1)]
+    after = on_screen(page, at + 3)
+    page.get_by_role("button", name="Branch").click()
+    until(page, f"s.gen > {before['gen']} && s.staged && s.available > {at + 4}")
+    assert state(page)["pos"] == at and state(page)["range"] == before["range"]
+    assert all((on_screen(page, k) == kept[k]).all() for k in range(at + 1))
+    until(page, f"s.held > {at + 3}")
+    assert np.abs(on_screen(page, at + 3) - after).max() > 1e-3  # another flow from here on
+    play(page, 1)
+    assert state(page)["pos"] > at + 5
+
+
 def test_a_player_taken_away_comes_back_where_it_was(opened):
     page = opened()
     play(page, 1.5)
@@ -313,6 +335,24 @@ def test_a_player_taken_away_comes_back_where_it_was(opened):
     assert abs(state(page)["pos"] - at) <= 1
     play(page, 1)
     assert state(page)["pos"] > at + 5
+
+
+def test_a_player_mounted_anew_in_mid_play_goes_on_with_its_view(opened):
+    page = opened()
+    page.evaluate("() => { window.host = document.querySelector('.dmv'); }")
+    view = page.locator(".dmv-view").bounding_box()
+    page.mouse.move(view["x"] + 300, view["y"] + 200)
+    page.mouse.wheel(0, -300)
+    page.wait_for_timeout(600)
+    press(page, "Play")
+    until(page, "s.pos > 5")
+    before = state(page)
+    page.get_by_text("Show the player").click()
+    page.wait_for_function("() => !document.querySelector('.dmv')")
+    page.get_by_text("Show the player").click()
+    page.wait_for_function("() => document.querySelector('.dmv') === window.host")
+    until(page, f"s.playing && s.pos > {before['pos'] + 20}")
+    assert state(page)["range"] == before["range"]
 
 
 def test_it_follows_the_theme_and_fits_a_phone(opened):

@@ -383,6 +383,17 @@ test("trails stay within their budget of lines", () => {
   assert.deepEqual(particles.trailPlan("short", 2, 10).frames, [2, 1, 0]);
 });
 
+test("areas are as the weights, within limits, and equal weights need no sizes", () => {
+  assert.equal(particles.weightSizes(null), null);
+  assert.equal(particles.weightSizes(Float32Array.of(0.25, 0.25, 0.25, 0.25)), null);
+  const sizes = particles.weightSizes(Float32Array.of(0, 1, 1, 1, 2, 1000));
+  assert.equal(sizes[0], 0);
+  assert.equal(sizes[5], 11);
+  assert.ok(sizes[0] <= sizes[1] && sizes[1] === sizes[2] && sizes[1] <= sizes[4]);
+  const four = particles.weightSizes(Float32Array.of(0.5, 0.5, 0.5, 2, 1.5)); // 2 weighs four times 0.5
+  assert.ok(Math.abs((0.4 + 0.15 * four[3]) / (0.4 + 0.15 * four[0]) - 2) < 0.3);
+});
+
 test("the nearest particle is found within reach only", () => {
   const screen = Float32Array.from([10, 10, 0, 20, 10, 0]);
   assert.equal(particles.nearest(screen, 2, 17, 10, 8), 1);

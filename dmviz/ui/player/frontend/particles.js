@@ -4,13 +4,25 @@ import { Sprite } from "./raster.js";
 import { css, mix, rgb, scale } from "./palette.js";
 
 const STEPS = 64; // colours along a scale
-const SIZES = 12; // sprite sizes along depth in 3-D
+const SIZES = 12; // sprite sizes: along depth in 3-D, along weight in 2-D
+const PLAIN = 4; // the size of a particle of mean weight in 2-D
 export const ARROWS = 400;
 const MOST_SEGMENTS = 45000;
 
 /** Radius in CSS pixels that suits n points. */
 export function radiusFor(n) {
   return Math.max(1.05, Math.min(4.4, 4.4 * (400 / Math.max(n, 1)) ** 0.3));
+}
+
+/** Radius of a size in 2-D, as a multiple of that of mean weight. */
+const grown = (size) => 0.4 + 0.15 * size;
+
+/** Sizes whose areas are as the weights, within the sizes there are; null where all weigh the same. */
+export function weightSizes(weights) {
+  if (!weights?.length) return null;
+  const mean = weights.reduce((a, b) => a + b, 0) / weights.length;
+  const sizes = Uint8Array.from(weights, (w) => Math.max(0, Math.min(SIZES - 1, Math.round((Math.sqrt(Math.max(0, w) / mean) - 0.4) / 0.15))));
+  return sizes.every((s) => s === PLAIN) ? null : sizes;
 }
 
 /** Sprites of every colour and depth for one look; made again when theme, number of points or pixel ratio change. */
@@ -30,7 +42,7 @@ export class Look {
     this.sprites = { target: [], plain: [], label: [], time: [], speed: [] };
   }
 
-  /** Sprite of colour `index` in `mode`; `size` 0..SIZES-1 is depth in 3-D (last = nearest). */
+  /** Sprite of colour `index` in `mode`; `size` 0..SIZES-1 is depth in 3-D (last = nearest), weight in 2-D. */
   sprite(mode, index, size) {
     const shelf = this.sprites[mode];
     let found = shelf[index * SIZES + size];
@@ -38,7 +50,7 @@ export class Look {
       const t = this.dims === 3 ? size / (SIZES - 1) : 1;
       const fade = this.dims === 3 ? 0.45 * (1 - t) : 0; // far points sink into the background
       const color = mix(this.colors[mode][index], this.background, fade);
-      const radius = this.dims === 3 ? this.radius * (0.6 + 0.75 * t) : this.radius;
+      const radius = this.dims === 3 ? this.radius * (0.6 + 0.75 * t) : this.radius * grown(size);
       found = new Sprite(radius, color, 1, this.rim);
       shelf[index * SIZES + size] = found;
     }
@@ -50,7 +62,7 @@ export class Look {
     let found = this.sprites.target[size];
     if (!found) {
       const t = this.dims === 3 ? size / (SIZES - 1) : 1;
-      const radius = this.radius * (this.dims === 3 ? 0.5 + 0.5 * t : 0.82);
+      const radius = this.radius * (this.dims === 3 ? 0.5 + 0.5 * t : 0.82 * grown(size));
       found = new Sprite(radius, rgb(this.theme.target), this.dims === 3 ? 0.25 + 0.3 * t : 0.5);
       this.sprites.target[size] = found;
     }
@@ -93,20 +105,21 @@ export function farFirst(screen, n, order) {
   return order;
 }
 
-/** Draw the discs; screen is [x, y, depth] per particle in device pixels. */
-export function drawDiscs(raster, screen, n, look, mode, index, order) {
+/** Draw the discs; screen is [x, y, depth] per particle in device pixels, sizes those of the weights in 2-D. */
+export function drawDiscs(raster, screen, n, look, mode, index, order, sizes = null) {
   const flat = look.dims === 2;
   for (let j = 0; j < n; j++) {
     const i = order ? order[j] : j;
-    const size = flat ? 0 : depthSize(screen[3 * i + 2]);
+    const size = flat ? (sizes ? sizes[i] : PLAIN) : depthSize(screen[3 * i + 2]);
     raster.stamp(look.sprite(mode, index(i), size), screen[3 * i], screen[3 * i + 1]);
   }
 }
 
-export function drawTarget(raster, screen, n, look) {
+export function drawTarget(raster, screen, n, look, sizes = null) {
   const flat = look.dims === 2;
   for (let i = 0; i < n; i++) {
-    raster.stamp(look.targetSprite(flat ? 0 : depthSize(screen[3 * i + 2])), screen[3 * i], screen[3 * i + 1]);
+    const size = flat ? (sizes ? sizes[i] : PLAIN) : depthSize(screen[3 * i + 2]);
+    raster.stamp(look.targetSprite(size), screen[3 * i], screen[3 * i + 1]);
   }
 }
 

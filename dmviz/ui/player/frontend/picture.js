@@ -55,6 +55,7 @@ export class Picture {
   async setScene(scene, first, theme, sameTarget) {
     this.scene = scene;
     this.theme = theme;
+    [this.sizes, this.targetSizes] = [p.weightSizes(scene.weight), p.weightSizes(scene.target_weight)];
     const box = boxOf(scene.dims, scene.target, first);
     if (this.view?.dims !== scene.dims) {
       this.view?.destroy();
@@ -150,7 +151,7 @@ export class Picture {
     const color = this.coloring(store, pos, k, options);
     if (options.trails !== "off") this.paintTrails(store, pos, options, color);
     const order = this.scene.dims === 3 ? p.farFirst(this.screen, store.n, this.order) : null;
-    p.drawDiscs(this.front, this.screen, store.n, this.look, color.mode, color.index, order);
+    p.drawDiscs(this.front, this.screen, store.n, this.look, color.mode, color.index, order, this.sizes);
     this.front.show();
     this.paintTop(store, k, options);
     this.tell(store, k);
@@ -189,7 +190,7 @@ export class Picture {
     if (options.target) {
       const m = this.scene.target.length / this.scene.dims;
       this.targetScreen = this.view.toScreen(this.scene.target, m, new Float32Array(3 * m), this.w, this.h);
-      p.drawTarget(this.back, this.targetScreen, m, this.look);
+      p.drawTarget(this.back, this.targetScreen, m, this.look, this.targetSizes);
     }
     this.back.show();
   }

@@ -89,7 +89,8 @@ export class Player {
     const first = this.store.gen === -1;
     this.store.gen = header.gen;
     this.run = header.run;
-    this.pos = branch ? Math.min(this.pos, header.keep) : first ? Math.max(0, Math.min(this.settings.pos ?? 0, header.available - 1)) : 0;
+    // Python knows where a run begins: at frame 0, or where a branch that was missed has brought it.
+    this.pos = branch ? Math.min(this.pos, header.keep) : Math.max(0, Math.min(this.settings.pos ?? 0, header.available - 1));
     this.goal = null;
     if (first && this.settings.autoplay) this.playing = true;
     this.sceneDue = true;
