@@ -23,7 +23,7 @@ check: .venv/.ready-dev
 
 bench: .venv/.ready-dev
 	$(BIN)/python -m pip install -q -r benchmarks/requirements.txt
-	$(BIN)/python -m benchmarks.losses
+	$(BIN)/python -m benchmarks
 
 bench-player: .venv/.ready-dev chromium
 	$(BIN)/python -m benchmarks.player

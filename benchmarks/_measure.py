@@ -181,4 +181,3 @@ def warm_kernels() -> None:
 def save(record: Mapping[str, Any], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
-    print(f"wrote {path.name}", flush=True)

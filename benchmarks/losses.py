@@ -357,8 +357,9 @@ def main(words: list[str] | None = None) -> None:
                 smaller[name, d] = {key: {**value, "n": n} for key, value in case["methods"].items()}
                 cases.append(case)
                 print(f"[{time.monotonic() - start:5.0f} s] {name} n={n:,} d={d}: {_line(case)}", flush=True)
-    record["seconds"] = round(time.monotonic() - start)
-    save(record, choice.out)
+                record["seconds"] = round(time.monotonic() - start)
+                save(record, choice.out)  # after every case: a run that is cut short leaves what it found
+    print(f"wrote {choice.out.name}", flush=True)
 
 
 def compile_peers(name: str, d: int) -> None:
