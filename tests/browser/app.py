@@ -49,6 +49,7 @@ def live() -> None:
             st.session_state["drawn"] = events.drawn
         if events.new_seed:
             st.session_state["seeds"] = st.session_state.get("seeds", 0) + 1
+            st.rerun(scope="fragment")  # a page that answers an event so must not see it again
         drawn = ";".join(f"{x:.4f},{y:.4f}" for x, y in st.session_state.get("drawn", ()))
         st.text(f"python pos={events.pos} playing={events.playing} seeds={st.session_state.get('seeds', 0)} w={value}")
         st.text(f"drawn {drawn}")

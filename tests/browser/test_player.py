@@ -265,6 +265,8 @@ def test_drawn_points_reach_python_as_drawn(opened):
         assert uy == pytest.approx(y1 - (py - area["y"]) / area["height"] * (y1 - y0), abs=0.02)
     press(page, "New seed")
     page.wait_for_function("() => /seeds=1/.test(document.body.innerText)")
+    page.wait_for_timeout(500)
+    assert python(page, "seeds") == "1"
 
 
 def test_the_camera_of_space_survives_frames_and_chunks(opened):

@@ -140,11 +140,22 @@ def player(
         on_drawn_change=_nothing,
         on_seed_change=_nothing,
     )
-    return Events(round(stage.pos), stage.playing, points(result.get("drawn")), bool(result.get("seed")))
+    drawn, seed = (_once(f"{key}.{name}", result.get(name)) for name in ("drawn", "seed"))
+    return Events(round(stage.pos), stage.playing, points(drawn.get("points")), bool(seed))
 
 
 def _nothing() -> None:
     """Streamlit reports an event only if it has a callback."""
+
+
+def _once(place: str, event: Any) -> Mapping[str, Any]:
+    """An event the first time it is seen, {} afterwards: `st.rerun` shows the script the same event again."""
+    import streamlit as st
+
+    if not isinstance(event, Mapping) or st.session_state.get(place) == event.get("token"):
+        return {}
+    st.session_state[place] = event.get("token")
+    return event
 
 
 def answer(stage: "Stage", wanted: Mapping[str, Any]) -> bytes:

@@ -277,7 +277,7 @@ export class Player {
   }
 
   seed() {
-    this.send("seed", ++this.id);
+    this.send("seed", { token: Date.now() });
   }
 
   draw(on) {
@@ -297,7 +297,7 @@ export class Player {
   }
 
   use() {
-    this.send("drawn", this.picture.drawn.flat());
+    this.send("drawn", { token: Date.now(), points: this.picture.drawn.flat() });
     this.draw(false);
     this.clear();
   }
