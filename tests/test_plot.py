@@ -359,3 +359,14 @@ def test_labels_keep_their_hue_in_a_gif(flat: Run) -> None:
 def test_a_single_label_is_as_loud_as_none(flat: Run) -> None:
     one = Run(flat.setup, replace(flat.scene, label=np.zeros(60, np.int64)), flat.frames, {})
     assert [group.color for group in groups(one, False)] == [theme.LIGHT.particles]
+
+
+def test_grey_labels_lie_beneath_the_others_and_close_the_legend(flat: Run) -> None:
+    label = np.arange(60) % 20 - 1  # one empty, twelve named, seven others
+    names = tuple(f"kind {i}" for i in range(19))
+    run = Run(flat.setup, replace(flat.scene, label=label, label_names=names), flat.frames, {})
+    traces = show(run).data[1:15]
+    assert [trace.name for trace in traces[:2]] == ["other (7 labels)", MISSING_LABEL]
+    listed = sorted(traces, key=lambda trace: trace.legendrank)
+    assert [trace.name for trace in listed] == [*names[:12], "other (7 labels)", MISSING_LABEL]
+    assert sum(len(trace.x) for trace in traces) == 60

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from dmviz.plot import theme, words
-from dmviz.plot.cloud import MOST_DRAWN, coordinates, equal_axes, groups, left_out, particle_traces, target_trace
+from dmviz.plot.cloud import MOST_DRAWN, Group, coordinates, equal_axes, groups, left_out, particle_traces, target_trace
 from dmviz.plot.curve import curve_traces, log_scale, scale_buttons, span
 from dmviz.plot.thinning import even
 from dmviz.run import Frame, Run
@@ -28,11 +28,12 @@ def show(run: Run, dark: bool = False) -> Any:
     figure = make_subplots(1, 2, specs=[[{"type": "xy" if flat else "scene"}, {"type": "xy"}]])
     particles = particle_traces(run, first, dark)
     figure.add_traces([target_trace(run, dark), *particles], rows=1, cols=1)
-    figure.add_traces([*curve_traces(run, dark), *_cursor(run, first, dark)], rows=1, cols=2)
+    reach, parts = span(run), groups(run, dark)
+    figure.add_traces([*curve_traces(run, dark), *_cursor(first, reach, dark)], rows=1, cols=2)
     last = len(figure.data)
     moving = [*range(1, 1 + len(particles)), last - 2, last - 1]
     figure.frames = [
-        go.Frame(data=_moved(run, frame, dark), traces=moving, name=str(frame.step), layout=None) for frame in frames
+        go.Frame(data=_moved(frame, parts, reach), traces=moving, name=str(frame.step)) for frame in frames
     ]
     _dress(figure, run, frames, dark)
     return words.named(figure, run)
@@ -44,23 +45,21 @@ def shown_frames(run: Run) -> np.ndarray:
     return even(len(run.frames), int(max(2, min(MOST_FRAMES, MOST_NUMBERS // max(1, drawn)))))
 
 
-def _moved(run: Run, frame: Frame, dark: bool) -> list[Any]:
-    kind = go.Scatter if run.scene.dims == 2 else go.Scatter3d
+def _moved(frame: Frame, parts: tuple[Group, ...], reach: tuple[float, float]) -> list[Any]:
     at = frame.clouds["particles"]
-    drawn = [kind(**coordinates(at[group.rows])) for group in groups(run, dark)]
-    line, dot = _marks(run, frame)
+    kind = go.Scatter if at.shape[1] == 2 else go.Scatter3d
+    drawn = [kind(**coordinates(at[group.rows])) for group in parts]
+    line, dot = _marks(frame, reach)
     return [*drawn, go.Scatter(**line), go.Scatter(**dot)]
 
 
-def _marks(run: Run, frame: Frame) -> tuple[dict[str, Any], dict[str, Any]]:
-    low, high = span(run)
-    value = frame.metrics["loss"]
-    return {"x": [frame.step, frame.step], "y": [low, high]}, {"x": [frame.step], "y": [value]}
+def _marks(frame: Frame, reach: tuple[float, float]) -> tuple[dict[str, Any], dict[str, Any]]:
+    return {"x": [frame.step, frame.step], "y": list(reach)}, {"x": [frame.step], "y": [frame.metrics["loss"]]}
 
 
-def _cursor(run: Run, frame: Frame, dark: bool) -> list[Any]:
+def _cursor(frame: Frame, reach: tuple[float, float], dark: bool) -> list[Any]:
     """The line of the current step and the dot on the loss: the last two traces of the figure."""
-    line, dot = _marks(run, frame)
+    line, dot = _marks(frame, reach)
     look = theme.theme(dark)
     quiet = {"showlegend": False, "hoverinfo": "skip"}
     return [
@@ -90,11 +89,12 @@ def _dress(figure: Any, run: Run, frames: list[Frame], dark: bool) -> None:
     kept = f"{left_out(run)} {thinned}".strip()
     below = "<br>".join(words.safe(part) for part in (words.takeaway(run), kept) if part)
     muted = {"color": theme.theme(dark).muted, "size": theme.SIZE["small"]}
+    tall = 20 * ((len(figure.data) - 3) // 4)  # pixels for further lines of the legend
     figure.update_layout(
         title={"text": words.safe(words.title(run)), "subtitle": {"text": below, "font": muted}, "y": 0.98},
         title_yanchor="top",
-        height=640, margin={"l": 60, "r": 20, "t": 125, "b": 150},
-        legend={"orientation": "h", "y": -0.38, "yanchor": "top", "x": 0, "xanchor": "left"},
+        height=660 + tall, margin={"l": 60, "r": 20, "t": 125, "b": 170 + tall},
+        legend={"orientation": "h", "yref": "container", "y": 0.01, "yanchor": "bottom", "x": 0, "xanchor": "left"},
         sliders=[_slider(frames, flat, dark)],
         updatemenus=[_play(flat, dark), scale_buttons(values, 1.0, 1.0, dark)],
     )  # fmt: skip

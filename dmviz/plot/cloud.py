@@ -20,10 +20,11 @@ class Group(NamedTuple):
     name: str
     color: str
     rows: np.ndarray
+    rank: int = 0  # place in the legend
 
 
 def groups(run: Run, dark: bool, most: int = MOST_DRAWN) -> tuple[Group, ...]:
-    """The drawn particles by label; one group where there are no labels."""
+    """The drawn particles by label, the grey ones beneath the others; one group where there are no labels."""
     rows = even(len(run.frames[0].x), most)
     if run.scene.label is None:
         return (Group("particles", theme.theme(dark).particles, rows),)
@@ -31,7 +32,9 @@ def groups(run: Run, dark: bool, most: int = MOST_DRAWN) -> tuple[Group, ...]:
     if len(found.names) == 1 and found.names[0] != MISSING_LABEL:  # one label tells nothing apart
         return (Group(found.names[0], theme.theme(dark).particles, rows),)
     parts = [rows[found.slot[rows] == i] for i in range(len(found.names))]
-    return tuple(Group(n, c, r) for n, c, r in zip(found.names, found.colors, parts, strict=True))
+    made = [Group(*part, rank) for rank, part in enumerate(zip(found.names, found.colors, parts, strict=True))]
+    greys = (theme.theme(dark).other, theme.theme(dark).none)
+    return tuple(sorted(made, key=lambda group: (group.color not in greys, group.rank)))
 
 
 def left_out(run: Run, most: int = MOST_DRAWN) -> str:
@@ -75,7 +78,7 @@ def particle_traces(run: Run, frame: Frame, dark: bool, most: int = MOST_DRAWN) 
     return [
         points(
             at[group.rows], name=words.safe(group.name), marker={**marker, "color": group.color},
-            customdata=group.rows, hovertemplate=_hover(run, "particle"),
+            customdata=group.rows, hovertemplate=_hover(run, "particle"), legendrank=1001 + group.rank,
         )
         for group in groups(run, dark, most)
     ]  # fmt: skip

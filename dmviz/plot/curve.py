@@ -52,7 +52,7 @@ def _trace(curve: Curve, dark: bool) -> Any:
     few = len(curve.steps) <= 40
     return go.Scatter(
         x=curve.steps, y=curve.values, name=words.safe(curve.title), mode="lines+markers" if few else "lines",
-        line={"color": look.color, "dash": look.dash, "width": look.width}, marker={"size": 5},
+        line={"color": look.color, "dash": look.dash, "width": look.width}, marker={"size": 5}, legendrank=2000,
         hovertemplate="step %{x}: %{y:.4g}",
     )  # fmt: skip
 

@@ -3,6 +3,7 @@
 import html
 import io
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -14,6 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
+from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from dmviz.plot import theme, words
@@ -29,6 +31,7 @@ _DASH = {
     "solid": "-", "dash": (0, (5, 2.5)), "dot": (0, (1, 1.5)), "dashdot": (0, (5, 2, 1, 2)),
     "longdash": (0, (9, 3)), "longdashdot": (0, (9, 3, 1, 3)),
 }  # fmt: skip
+_WIDE = {1: 48, 2: 26, 3: 18}  # letters of a name that fit into so many columns of a legend
 _DRAWING = threading.Lock()  # matplotlib's settings are global; two sessions must not mix theirs
 
 
@@ -42,6 +45,7 @@ class Stage(NamedTuple):
     cursor: Any
     now: Any
     caption: Any
+    reach: tuple[float, float]  # from where to where the cursor runs
 
 
 @contextmanager
@@ -49,7 +53,8 @@ def drawing() -> Iterator[None]:
     """One drawing at a time, with the fonts of the theme and text that stays text in svg."""
     size = theme.SIZE["small"] * _POINT
     look: Any = {"font.family": fonts(), "font.size": size, "svg.fonttype": "none", "svg.hashsalt": "dmviz"}
-    with _DRAWING, matplotlib.rc_context(look):
+    with _DRAWING, matplotlib.rc_context(look), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+", UserWarning)  # a script that no font here has: boxes
         yield
 
 
@@ -91,11 +96,11 @@ def stage(run: Run, frame: Frame, dark: bool, most: int = MOST_DRAWN) -> Stage:
     dots = _clouds(axes, run, dark, most)
     side: Any = figure.add_axes((0.60, 0.27, 0.375, 0.60))
     cursor, now = _curves(side, run, dark)
-    _legends(axes, side, look)
+    _legends(axes, side, [group.rank for group in groups(run, dark, most)], look)
     _say(figure, 0.07, 0.955, words.title(run), look.text, theme.SIZE["title"])
     caption = _say(figure, 0.07, 0.905, "", look.muted, theme.SIZE["small"] + 1)
     _say(figure, 0.07, 0.02, left_out(run, most), look.muted, theme.SIZE["small"])
-    made = Stage(figure, axes, groups(run, dark, most), dots, cursor, now, caption)
+    made = Stage(figure, axes, groups(run, dark, most), dots, cursor, now, caption, span(run))
     place(made, run, frame)
     return made
 
@@ -109,8 +114,7 @@ def place(at: Stage, run: Run, frame: Frame) -> None:
             dots.set_offsets(here)
         else:
             dots._offsets3d = tuple(here.T)
-    low, high = span(run)
-    at.cursor.set_data([frame.step, frame.step], [low, high])
+    at.cursor.set_data([frame.step, frame.step], at.reach)
     at.now.set_data([frame.step], [frame.metrics["loss"]])
     at.caption.set_text(words.caption(run, frame))
 
@@ -169,6 +173,7 @@ def _curves(axes: Any, run: Run, dark: bool) -> tuple[Any, Any]:
         axes.plot(curve.steps, curve.values, label=curve.title, **stroke, **few)
     axes.set_yscale("log" if log_scale(run) else "linear")
     axes.set_xlabel("step")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel("value (unit beside each name)")
     _dress(axes, dark)
     (cursor,) = axes.plot([], [], color=look.cursor, lw=1)
@@ -176,19 +181,24 @@ def _curves(axes: Any, run: Run, dark: bool) -> tuple[Any, Any]:
     return cursor, now
 
 
-def _legends(cloud: Any, side: Any, look: theme.Theme) -> None:
-    for axes, columns in ((cloud, 4), (side, 1)):
+def _legends(cloud: Any, side: Any, ranks: list[int], look: theme.Theme) -> None:
+    for axes in (cloud, side):
         handles, names = axes.get_legend_handles_labels()
+        if axes is cloud:  # drawn from below, listed by rank
+            order = [0, *sorted(range(1, len(names)), key=lambda i: ranks[i - 1])]
+            handles, names = [handles[i] for i in order], [names[i] for i in order]
+        columns = 1 if axes is side else 2 if len(names) <= 6 else 3
         spot = {"loc": "upper left", "bbox_to_anchor": (-0.02, -0.15)}
         legend = axes.legend(
-            handles, [_short(name) for name in names], ncols=columns, frameon=False, labelcolor=look.text,
-            borderaxespad=0.0, columnspacing=1.0, handletextpad=0.4 if columns > 1 else 0.8, **spot,
+            handles, [_short(name, _WIDE[columns]) for name in names], ncols=columns, frameon=False,
+            labelcolor=look.text, borderaxespad=0.0, columnspacing=1.0,
+            handletextpad=0.4 if columns > 1 else 0.8, **spot,
         )  # fmt: skip
         for text in legend.get_texts():
             text.set_parse_math(False)
 
 
-def _short(name: str, most: int = 40) -> str:
+def _short(name: str, most: int) -> str:
     name = name.lstrip("_") or "label"  # matplotlib hides names that start with _
     return name if len(name) <= most else name[: most - 1] + "…"
 
