@@ -115,8 +115,10 @@ def over_rows(work: Callable[[slice], None], n: int, pairs: int) -> None:
     list(_pools[0].map(work, [slice(i, j) for i, j in pairwise(edges) if j > i]))
 
 
-def add_kernel_sums(x: Tensor, y: Tensor, b: Tensor, kernel: Kernel, s: Tensor, grad: Tensor, direct: bool) -> None:
-    """Add kernel sums to s (N,) and their gradients to grad (N, D), both float64."""
+def add_kernel_sums(
+    x: Tensor, y: Tensor, b: Tensor, kernel: Kernel, s: Tensor, grad: Tensor, direct: bool, want_grad: bool
+) -> None:
+    """Add kernel sums to s (N,) and, where wanted, their gradients to grad (N, D), both float64."""
     from dmviz.losses import _fused
 
     lengths = x.new_tensor(kernel.lengths).numpy()
@@ -124,7 +126,9 @@ def add_kernel_sums(x: Tensor, y: Tensor, b: Tensor, kernel: Kernel, s: Tensor, 
     if direct:
         across = y.T.contiguous().numpy()
         over_rows(
-            lambda i: _fused.kernel_rows(x[i].numpy(), across, b.numpy(), code, lengths, s[i].numpy(), grad[i].numpy()),
+            lambda i: _fused.kernel_rows(
+                x[i].numpy(), across, b.numpy(), code, lengths, s[i].numpy(), grad[i].numpy(), want_grad, -1
+            ),
             len(x),
             len(x) * len(y),
         )
@@ -137,8 +141,27 @@ def add_kernel_sums(x: Tensor, y: Tensor, b: Tensor, kernel: Kernel, s: Tensor, 
             *(t.numpy() for t in (g, x[i], y[j], x2[i], y2[j], b[j])),
             code, lengths, close, s[i].numpy(), row_sum[i].numpy(),
         )  # fmt: skip
-        grad[i] -= g @ y[j]
-    grad += row_sum[:, None] * x
+        if want_grad:
+            grad[i] -= g @ y[j]
+    if want_grad:
+        grad += row_sum[:, None] * x
+
+
+def pairs_after(y: Tensor, b: Tensor, kernel: Kernel) -> Tensor:
+    """For every y_i, sum_j b_j k(y_i, y_j) over the points j after it: each pair once."""
+    from dmviz.losses import _fused
+
+    y, b, s = y.contiguous(), b.to(y.dtype).contiguous(), torch.zeros(len(y), dtype=torch.float64)
+    across, lengths, code = y.T.contiguous().numpy(), y.new_tensor(kernel.lengths).numpy(), _fused.CODES[kernel.name]
+    none = torch.zeros(1, y.shape[1], dtype=torch.float64).numpy()
+    over_rows(
+        lambda i: _fused.kernel_rows(
+            y[i].numpy(), across, b.numpy(), code, lengths, s[i].numpy(), none, False, i.start
+        ),
+        len(y),
+        len(y) ** 2 // 2,
+    )
+    return s
 
 
 def panels(n: int, m: int) -> Iterator[tuple[slice, slice]]:

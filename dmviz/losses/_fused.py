@@ -33,7 +33,7 @@ S0, S1, S2, S3 = (
 )
 S4, S5, S6 = np.float32(0.00961805667843204), np.float32(0.0013400428177711937), np.float32(0.00015461444724808513)
 LOG2E32, LOG2E = np.float32(1.4426950408889634), 1.4426950408889634
-HALF32, LOW32 = np.float32(0.5), np.float32(-115.0)
+HALF32, LOW32, ZERO32 = np.float32(0.5), np.float32(-125.0), np.float32(0.0)
 THREE_HALVES32, TINY32 = np.float32(1.5), np.float32(1e-30)
 
 
@@ -59,7 +59,7 @@ def _bits_of_float(context: Any, number: Any) -> Any:
 
 
 def _exp(t):
-    """e^t for t <= 0, e^-79 below that: a polynomial, since numba has no vector exp of its own."""
+    """e^t for t <= 0, and 0 below e^-86 in float32: a polynomial, since numba has no vector exp of its own."""
     raise NotImplementedError
 
 
@@ -72,7 +72,8 @@ def _exp_of(t):
             n = np.floor(u + HALF32)
             f = u - n
             p = S0 + f * (S1 + f * (S2 + f * (S3 + f * (S4 + f * (S5 + f * S6)))))
-            return p * _float_of_bits(np.int32((np.int32(n) + np.int32(127)) << np.int32(23)))
+            e = p * _float_of_bits(np.int32((np.int32(n) + np.int32(127)) << np.int32(23)))
+            return e if u > LOW32 else ZERO32
 
         return exp32
 
@@ -164,15 +165,18 @@ def _weigh(code, lengths, r2, n, b, w):
 
 
 @njit(**_OPTIONS)
-def kernel_rows(x, y, b, code, lengths, s, grad):
-    """s_i = sum_j b_j k(x_i, y_j) and grad_i, its gradient, for x (N, D) and y (D, M)."""
+def kernel_rows(x, y, b, code, lengths, s, grad, want_grad, first):
+    """s_i = sum_j b_j k(x_i, y_j) and grad_i, its gradient, for x (N, D) and y (D, M).
+
+    Where `first` is not negative x_i is the point first + i of y, and only points after it are summed.
+    """
     r2, w = np.empty(TILE, x.dtype), np.empty(TILE, x.dtype)
     for i in range(x.shape[0]):
-        for j0 in range(0, y.shape[1], TILE):
+        for j0 in range(first + i + 1 if first >= 0 else 0, y.shape[1], TILE):
             n = min(TILE, y.shape[1] - j0)
             _squares_of(x, i, y, j0, n, r2)
             s[i] += _weigh(code, lengths, r2, n, b[j0 : j0 + n], w)
-            for d in range(x.shape[1]):
+            for d in range(x.shape[1] if want_grad else 0):
                 here, row = x[i, d], y[d, j0 : j0 + n]
                 part = x.dtype.type(0)
                 for j in range(n):
@@ -363,7 +367,7 @@ def compile_all() -> None:
         x = np.array([[0.0, 1.0], [2.0, 0.5]], dtype)
         y, one = np.ascontiguousarray(x.T), np.ones(2, dtype)
         s, grad = np.zeros(2), np.zeros((2, 2))
-        kernel_rows(x, y, one, 0, one, s, grad)
+        kernel_rows(x, y, one, 0, one, s, grad, True, -1)
         g, scalar = np.ascontiguousarray(x @ y), dtype(1)
         x2 = (x * x).sum(1)
         weigh_products(g, x, x, x2, x2, one, 0, one, scalar, s, s.copy())

@@ -36,7 +36,7 @@ def tiles(n: int, m: int, like: Tensor) -> Iterator[tuple[slice, slice]]:
 
 
 @torch.no_grad()
-def kernel_sums(x: Tensor, y: Tensor, b: Tensor, kernel: Kernel, compiled: bool) -> Sums:
+def kernel_sums(x: Tensor, y: Tensor, b: Tensor, kernel: Kernel, compiled: bool, want_grad: bool = True) -> Sums:
     """Kernel sums and their gradients at x (N, D) over y (M, D) with weights b (M,); time N M D, memory N + M."""
     wide = torch.float64 if x.device.type != "mps" else torch.float32
     s, grad = x.new_zeros(len(x), dtype=wide), x.new_zeros(x.shape, dtype=wide)
@@ -45,7 +45,7 @@ def kernel_sums(x: Tensor, y: Tensor, b: Tensor, kernel: Kernel, compiled: bool)
         x, y = x - center, y - center
     b = b.to(x.dtype)
     if compiled:
-        _compiled.add_kernel_sums(x, y, b, kernel, s, grad, x.shape[1] <= DIRECT)
+        _compiled.add_kernel_sums(x, y, b, kernel, s, grad, x.shape[1] <= DIRECT, want_grad)
         return Sums(s, grad)
     for rows, columns in tiles(len(x), len(y), x):
         part = _direct if x.shape[1] <= DIRECT else _product
@@ -135,6 +135,20 @@ def discrepancy(x: Tensor, target: Cloud, kernel: Kernel, weight: Tensor | None,
     return (own + _target_term(target, kernel, unbiased, compiled) - 2.0 * cross).to(x.dtype)
 
 
+@torch.no_grad()
+def discrepancy_value(
+    x: Tensor, target: Cloud, kernel: Kernel, weight: Tensor | None, unbiased: bool = False
+) -> Tensor:
+    """The discrepancy alone, without what its gradient would cost."""
+    a, b, compiled = mass_of(x, weight), target.mass(), _compiled.chosen(target.memo, x)
+    own = mean_of_pairs(x, a, kernel, compiled)
+    cross = kernel_sums(x, target.x, b, kernel, compiled, want_grad=False).s
+    if unbiased:
+        own = _off_diagonal(own, a, kernel)
+    value = own + _target_term(target, kernel, unbiased, compiled) - 2.0 * (a.to(cross.dtype) @ cross)
+    return value.to(x.dtype)
+
+
 def discrepancy_velocity(
     x: Tensor, target: Cloud, kernel: Kernel, weight: Tensor | None, unbiased: bool = False
 ) -> Velocity:
@@ -213,9 +227,17 @@ def _target_term(target: Cloud, kernel: Kernel, unbiased: bool, compiled: bool) 
 def _own_term(target: Cloud, kernel: Kernel, unbiased: bool, compiled: bool) -> Tensor:
     with torch.no_grad():
         b = target.mass()
-        s = kernel_sums(target.x, target.x, b, kernel, compiled).s
-        mean = b.to(s.dtype) @ s
+        mean = mean_of_pairs(target.x, b, kernel, compiled)
         return _off_diagonal(mean, b, kernel) if unbiased else mean
+
+
+def mean_of_pairs(x: Tensor, a: Tensor, kernel: Kernel, compiled: bool) -> Tensor:
+    """sum_ij a_i a_j k(x_i, x_j), (); each pair once where that is compiled."""
+    if compiled and x.shape[1] <= DIRECT:
+        wide = a.double()
+        return 2.0 * (wide @ _compiled.pairs_after(x, a, kernel)) + kernel.at_zero * wide.square().sum()
+    s = kernel_sums(x, x, a, kernel, compiled, want_grad=False).s
+    return a.to(s.dtype) @ s
 
 
 def _off_diagonal_scale(a: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from dmviz.losses._kernels import Kernel
 from dmviz.losses._pairs import (
     discrepancy,
     discrepancy_probe,
+    discrepancy_value,
     discrepancy_velocity,
     prepare_discrepancy,
     witness,
@@ -58,7 +59,7 @@ class EnergyDistance:
     def __call__(self, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None) -> Tensor:
         if torch.is_grad_enabled() and x.requires_grad:
             return discrepancy(x, target, _KERNEL, weight)
-        return discrepancy_velocity(x, target, _KERNEL, weight).value
+        return discrepancy_value(x, target, _KERNEL, weight)
 
     def velocity(
         self, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None, carry: None = None

@@ -10,6 +10,7 @@ from dmviz.losses._kernels import SCALES, Kernel
 from dmviz.losses._pairs import (
     discrepancy,
     discrepancy_probe,
+    discrepancy_value,
     discrepancy_velocity,
     median_distance,
     prepare_discrepancy,
@@ -94,7 +95,7 @@ class Mmd:
     def __call__(self, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None) -> Tensor:
         if torch.is_grad_enabled() and x.requires_grad:
             return discrepancy(x, target, self._kernel(target), weight, self._unbiased)
-        return discrepancy_velocity(x, target, self._kernel(target), weight, self._unbiased).value
+        return discrepancy_value(x, target, self._kernel(target), weight, self._unbiased)
 
     def velocity(
         self, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None, carry: None = None
