@@ -8,6 +8,7 @@ import gc
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,9 +38,7 @@ def vendored() -> Path:
 
     Raises RuntimeError with one sentence if it is missing and cannot be written.
     """
-    import plotly
-
-    source = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+    source = Path(str(find_spec("plotly").origin)).parent / "package_data" / "plotly.min.js"  # type: ignore[union-attr]
     copy = FRONTEND / "vendor" / "plotly.min.js"
     if copy.exists() and copy.stat().st_size == source.stat().st_size:
         return copy
