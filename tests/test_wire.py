@@ -36,6 +36,18 @@ def test_what_is_not_a_number_is_marked_and_disturbs_nothing_else(x, data):
     assert np.isfinite(wire.restore(code, box)[~where]).all()
 
 
+def test_numbers_too_far_apart_for_float32_still_come_back():
+    x = np.array([[[-3e38], [3e38], [0.0], [np.nan]]], np.float32)
+    code, box = wire.quantise(x)
+    assert np.allclose(wire.restore(code, box)[0, :3, 0], x[0, :3, 0], atol=6e38 / 65534)
+    assert code[0, 3, 0] == 65535
+
+
+def test_no_points_at_all_are_a_chunk_too():
+    code, box = wire.quantise(np.zeros((3, 0, 2), np.float32))
+    assert code.shape == (3, 0, 2) and np.isfinite(box).all()
+
+
 def test_a_cloud_of_one_repeated_point_comes_back_exactly():
     x = np.full((2, 5, 2), 0.3, np.float32)
     assert (wire.restore(*wire.quantise(x)) == x).all()

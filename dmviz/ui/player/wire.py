@@ -34,16 +34,35 @@ def quantise(x: NDArray[np.floating[Any]]) -> tuple[NDArray[np.uint16], NDArray[
     >>> code.ravel().tolist()
     [0, 65534, 65535]
     """
-    flat = x.reshape(-1, x.shape[-1]).astype(np.float64)
-    finite = np.isfinite(flat)
-    low = np.where(finite, flat, np.inf).min(0, initial=np.inf)
-    high = np.where(finite, flat, -np.inf).max(0, initial=-np.inf)
-    low, high = np.where(low <= high, low, 0.0), np.where(low <= high, high, 0.0)
-    unit = np.where(high > low, np.maximum((high - low) / TOP, np.finfo(np.float32).tiny), 1.0)
-    box = np.stack([low, unit]).astype(np.float32)
-    code = np.rint((np.where(finite, flat, low) - box[0]) / box[1].astype(np.float64))
-    code = np.where(finite, np.clip(code, 0, TOP), TOP + 1)
-    return code.astype(np.uint16).reshape(x.shape), box
+    code = np.empty(x.shape, np.uint16)
+    box = np.empty((2, x.shape[-1]), np.float32)
+    for j in range(x.shape[-1]):
+        code[..., j], box[:, j] = _column(np.ascontiguousarray(x[..., j], np.float32))
+    return code, box
+
+
+def _column(v: NDArray[np.float32]) -> tuple[NDArray[np.uint16], tuple[np.float32, np.float32]]:
+    """Codes of one coordinate, and its low end and unit. All in float32 where every number is finite: that is most of
+    what a chunk costs."""
+    low, high = (v.min(), v.max()) if v.size else (np.float32(0), np.float32(0))
+    span = float(high) - float(low)
+    if not span < 3e38:  # also where something is not a number
+        return _patchy(v)
+    unit = np.float32(max(span / TOP, np.finfo(np.float32).tiny) if span > 0 else 1.0)
+    scaled = v - low
+    scaled /= unit
+    scaled += np.float32(0.5)
+    return scaled.astype(np.uint16), (low, unit)
+
+
+def _patchy(v: NDArray[np.float32]) -> tuple[NDArray[np.uint16], tuple[np.float32, np.float32]]:
+    """The same where some numbers are not finite, or too far apart for float32."""
+    finite = np.isfinite(v)
+    good = v[finite].astype(np.float64)
+    low, high = (float(good.min()), float(good.max())) if good.size else (0.0, 0.0)
+    unit = np.float32(max((high - low) / TOP, np.finfo(np.float32).tiny) if high > low else 1.0)
+    code = np.rint((np.where(finite, v, low).astype(np.float64) - low) / np.float64(unit))
+    return np.where(finite, np.clip(code, 0, TOP), TOP + 1).astype(np.uint16), (np.float32(low), unit)
 
 
 def restore(code: NDArray[np.uint16], box: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -98,7 +98,8 @@ export class Curves {
     return [...store.metrics].map(([name, list]) => {
       const [x, y] = thinned(store.step, list);
       const width = name === "loss" ? 2.2 : 1.4;
-      return { x, y, name: titleOf(name), type: "scatter", mode: "lines", line: { color: colorOf(name), width }, hoverinfo: "skip" };
+      const mode = x.length <= 12 ? "lines+markers" : "lines"; // a first value alone is a dot, not nothing
+      return { x, y, name: titleOf(name), type: "scatter", mode, line: { color: colorOf(name), width }, marker: { size: 4 }, hoverinfo: "skip" };
     });
   }
 

@@ -25,11 +25,17 @@ export function weightSizes(weights) {
   return sizes.every((s) => s === PLAIN) ? null : sizes;
 }
 
+/** Opacity that suits n points: many of them show their density and the target below. */
+export function alphaFor(n) {
+  return n <= 5000 ? 1 : Math.max(0.22, (5000 / n) ** 0.45);
+}
+
 /** Sprites of every colour and depth for one look; made again when theme, number of points or pixel ratio change. */
 export class Look {
   constructor(theme, n, dpr, dims) {
     this.theme = theme;
     this.radius = radiusFor(n) * dpr;
+    this.alpha = alphaFor(n);
     this.background = rgb(theme.background);
     this.rim = this.radius >= 2.4 && n <= 6000 ? this.background : null;
     this.dims = dims;
@@ -51,7 +57,7 @@ export class Look {
       const fade = this.dims === 3 ? 0.45 * (1 - t) : 0; // far points sink into the background
       const color = mix(this.colors[mode][index], this.background, fade);
       const radius = this.dims === 3 ? this.radius * (0.6 + 0.75 * t) : this.radius * grown(size);
-      found = new Sprite(radius, color, 1, this.rim);
+      found = new Sprite(radius, color, this.alpha, this.rim);
       shelf[index * SIZES + size] = found;
     }
     return found;
