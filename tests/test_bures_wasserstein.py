@@ -168,3 +168,12 @@ def test_a_run_that_has_blown_up_ends_by_its_nan():
         x[3, 0] = wrong
         assert torch.isnan(velocity_of(BURES, x, target, seeded(0), a).v).any()
         assert torch.isnan(BURES(x, target, seeded(0), a))
+
+
+def test_a_tight_cloud_far_away_keeps_its_spread_in_float32():
+    # The mean is a third of a rounding step of float32 away from what float32 can hold.
+    x = torch.tensor([[0.0], [0.0], [1.0]]).div(1024) + 8192
+    y = torch.tensor([[0.0], [2.0], [2.0]]).div(1024) + 8192
+    want = BURES(x.double(), Cloud(y.double()), seeded(0)).item()
+    assert BURES(x, Cloud(y), seeded(0)).item() == pytest.approx(want, rel=1e-4)
+    assert BURES.velocity(x, Cloud(y), seeded(0)).value.item() == pytest.approx(want, rel=1e-4)

@@ -182,6 +182,14 @@ def test_float32_far_from_the_origin_keeps_four_digits(loss):
     assert (got.v - near.v).norm() <= 0.02 * near.v.norm()  # W1 jumps where two points change order
 
 
+def test_roots_stay_where_they_are_though_float32_cannot_hold_the_mean():
+    x = torch.randn(60, 2, generator=seeded(1)).mul(256).round().div(256)
+    y = torch.randn(50, 2, generator=seeded(2)).mul(256).round().div(256).add(1)
+    near = DbTsw().velocity(x, Cloud(y), seeded(3))
+    far = DbTsw().velocity(x + 8192.0, Cloud(y + 8192.0), seeded(3))  # exact in float32: steps of 1/256
+    assert (near.v - far.v).abs().max() <= 2e-5 * near.v.abs().max()
+
+
 @pytest.mark.parametrize(("lines", "d"), [(3, 5), (4, 4), (5, 2), (3, 1)])
 def test_orthogonal_lines_come_in_frames_and_are_stacked_where_there_are_too_few_dimensions(lines, d):
     theta = trees(6, lines, d, orthogonal=True).theta
