@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 import dmviz
-from dmviz.run import Frame, Run, Scene, from_link
+from dmviz.run import Frame, Run, Scene, Setup, from_link
 
 FORMAT = 1
 SUFFIX = ".dmviz"
@@ -116,7 +116,11 @@ def load(content: bytes) -> Run:
 
 
 def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
+    return f"{type(error).__name__}: {_short(error)}"
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:120]
 
 
 def _opened(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -162,7 +166,7 @@ def _array(box: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, fortran, dtype = read(stream)
     except ValueError as error:
-        raise ValueError(f"{part} is not an array ({' '.join(str(error).split())[:80]})") from None
+        raise ValueError(f"{part} is not an array ({_short(error)})") from None
     count = int(np.prod([int(n) for n in shape], dtype=object)) if shape else 1
     left = len(raw) - stream.tell()
     if dtype.str[1:] not in _KINDS or fortran or len(shape) > 3 or count * dtype.itemsize != left:
@@ -172,11 +176,18 @@ def _array(box: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
 
 
 def _run(words: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Run:
-    setup = from_link(_text(words["link"]))
+    setup = _setup(_text(words["link"]))
     frames = _frames(words, arrays)
     scene = _scene(words["scene"], arrays, frames[0])
     machine = {_text(k): _text(v) for k, v in words["machine"].items()}
     return Run(setup, scene, frames, machine)
+
+
+def _setup(link: str) -> Setup:
+    try:
+        return from_link(link)
+    except ValueError as error:
+        raise ValueError(f"{_OWNER}: its setup is not one of this version of dmviz ({_short(error)})") from None
 
 
 def _frames(words: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> tuple[Frame, ...]:

@@ -53,6 +53,10 @@ def test_the_table_shows_default_and_chosen_value() -> None:
     assert docs.parameters(EnergyDistance()) == ""
 
 
+def test_signs_of_markdown_stay_words_in_a_table() -> None:
+    assert docs._cell("a|b *c* <i> $x$ _d_") == r"a\|b \*c\* \<i\> \$x\$ \_d\_"
+
+
 def test_doctests_are_fenced_where_they_are_not() -> None:
     text = "Words.\n\n>>> 1 + 1  # here\n2\n\nMore words.\n\n```python\n>>> 2\n2\n\n```"
     assert (

@@ -119,7 +119,7 @@ def picture(run: Run, k: int = -1, dark: bool = False, color: str = "label") -> 
     frame = run.frames[k]
     traces = particle_traces(run, frame, dark) if color == "label" else [_speed_trace(run, frame, dark)]
     figure = go.Figure([target_trace(run, dark), *traces])
-    below = "<br>".join(part for part in (words.caption(run, frame), left_out(run), frame.ended) if part)
+    below = "<br>".join(words.safe(part) for part in (words.caption(run, frame), left_out(run), frame.ended) if part)
     return words.named(_dressed(figure, run, dark, below), run)
 
 

@@ -21,7 +21,7 @@ td {{ padding: 2px 16px 2px 0; vertical-align: top; overflow-wrap: anywhere; }}
 </style>
 </head>
 <body>
-<div role="img" aria-label="{alt}">
+<div role="figure" aria-label="{alt}">
 {figure}
 </div>
 <p>{alt}</p>
