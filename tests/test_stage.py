@@ -143,7 +143,7 @@ def test_the_same_question_always_has_the_same_answer(stage):
     stage.load("a", Run(last=40))
     stage.poke(40, False)
     stage.wait(41)
-    ask = dict(k0=10, most=5, arrows=True, speed=True, since=3)
+    ask = {"k0": 10, "most": 5, "arrows": True, "speed": True, "since": 3}
     first = wire.decode(stage.chunk(**ask))[1]
     again = wire.decode(stage.chunk(**ask))[1]
     assert first.keys() == again.keys()
@@ -192,8 +192,8 @@ def test_large_frames_travel_in_small_chunks(stage):
     stage.load("a", Run(n=100_000))
     stage.wait(4)
     chunk = stage.chunk(0, 64)
-    assert len(chunk) < 2_000_000
-    assert wire.decode(chunk)[0]["count"] == 3
+    assert len(chunk) < 3_100_000
+    assert wire.decode(chunk)[0]["count"] == 4
 
 
 def test_bytes_per_particle_and_step_stay_below_4_3(stage):

@@ -32,7 +32,7 @@ Factory = Callable[[], "tuple[Scene, Iterator[Frame]]"]
 
 IDLE_AHEAD = 12  # frames made ready while paused, so that Play and Step answer at once
 PLAY_AHEAD = 2.5  # seconds of frames made ready while playing
-CHUNK_BYTES = 1_500_000  # a chunk stays below this unless one frame alone is larger
+CHUNK_BYTES = 3_000_000  # a chunk stays below this unless one frame alone is larger
 ARROWS = 400  # at most so many arrows are sent
 
 

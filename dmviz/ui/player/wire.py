@@ -21,6 +21,7 @@ MAGIC = b"DMV1"
 ENVELOPE = b"DMVP"
 TOP = 65534
 """The largest code of a finite number; 65535 stands for NaN and infinity."""
+TINY = float(np.finfo(np.float32).tiny)
 
 
 def quantise(x: NDArray[np.floating[Any]]) -> tuple[NDArray[np.uint16], NDArray[np.float32]]:
@@ -48,7 +49,7 @@ def _column(v: NDArray[np.float32]) -> tuple[NDArray[np.uint16], tuple[np.float3
     span = float(high) - float(low)
     if not span < 3e38:  # also where something is not a number
         return _patchy(v)
-    unit = np.float32(max(span / TOP, np.finfo(np.float32).tiny) if span > 0 else 1.0)
+    unit = np.float32(max(span / TOP, TINY) if span > 0 else 1.0)
     scaled = v - low
     scaled /= unit
     scaled += np.float32(0.5)
@@ -60,7 +61,7 @@ def _patchy(v: NDArray[np.float32]) -> tuple[NDArray[np.uint16], tuple[np.float3
     finite = np.isfinite(v)
     good = v[finite].astype(np.float64)
     low, high = (float(good.min()), float(good.max())) if good.size else (0.0, 0.0)
-    unit = np.float32(max((high - low) / TOP, np.finfo(np.float32).tiny) if high > low else 1.0)
+    unit = np.float32(max((high - low) / TOP, TINY) if high > low else 1.0)
     code = np.rint((np.where(finite, v, low).astype(np.float64) - low) / np.float64(unit))
     return np.where(finite, np.clip(code, 0, TOP), TOP + 1).astype(np.uint16), (np.float32(low), unit)
 

@@ -22,7 +22,7 @@ export class Player {
     this.store = new Store();
     this.store.gen = -1;
     Object.assign(this, { pos: 0, goal: null, playing: false, factor: 1, scene: null, ended: "", ms: null, run: "" });
-    Object.assign(this, { inflight: null, id: 0, empty: 0, askAt: 0, pokeAt: 0, drawing: false, actual: 0, told: 0 });
+    Object.assign(this, { inflight: null, id: 0, empty: 0, askAt: 0, pokeAt: 0, drawing: false, actual: 0, told: 0, roundTrip: null });
     this.stamps = [];
     this.paints = 0;
     this.send = () => {};
@@ -65,7 +65,10 @@ export class Player {
     this.settings = settings;
     this.host.style.setProperty("--dmv-height", `${settings.height}px`);
     this.host.setAttribute("aria-label", settings.title ? `Flow player: ${settings.title}` : "Flow player");
-    if (this.inflight && settings.reply >= this.inflight.id) this.inflight = null;
+    if (this.inflight && settings.reply >= this.inflight.id) {
+      this.roundTrip = performance.now() - this.inflight.at;
+      this.inflight = null;
+    }
     if (!header) return;
     if (header.gen !== this.store.gen || header.run !== this.run) this.begin(header);
     this.ended = header.ended;
@@ -75,7 +78,8 @@ export class Player {
     if (header.count > 0) this.empty = 0;
     else if (this.asked) this.empty++;
     // A slow run gives a few frames at a time: do not ask for each of them.
-    this.askAt = performance.now() + (header.count > 0 && header.count < 16 ? 70 : t.patience(this.empty));
+    const rest = header.available - header.k0 - header.count;
+    this.askAt = performance.now() + (header.count > 0 && header.count < 16 && rest <= 0 ? 70 : t.patience(this.empty));
     this.store.evict(Math.floor(this.pos));
     if (header.scene) this.setScene(header.scene, arrays);
     if (header.ended && header.available === 0) this.wait.textContent = "";
@@ -430,6 +434,7 @@ export class Player {
         n: this.store.n, paints: this.paints, staged: Boolean(this.staged), range: this.picture.view?.range() ?? null,
         options: { ...this.options }, drawing: this.drawing, drawn: this.picture.drawn.flat().length, step: this.stepNow(),
         speed: this.speed, requests: this.id, hover: this.picture.found ?? -1,
+        roundTrip: this.roundTrip,
       }),
       position: (k, i) => {
         const out = new Float32Array(this.store.n * this.store.dims);
