@@ -56,6 +56,8 @@ def live() -> None:
         st.text(f"digest {digest(21)}")
 
 
+st.session_state["runs"] = st.session_state.get("runs", 0) + 1
+st.text(f"runs={st.session_state['runs']}")
 if "began" not in st.session_state:
     st.session_state["began"] = stage.load(query(setup), factory)
 live()

@@ -127,6 +127,7 @@ def test_reset_and_replay_are_equal_to_the_bit(opened):
 
 def test_the_keyboard_plays_steps_skips_and_resets_but_never_while_typing(opened):
     page = opened()
+    runs = python(page, "runs")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowLeft")
@@ -154,6 +155,7 @@ def test_the_keyboard_plays_steps_skips_and_resets_but_never_while_typing(opened
     until(page, "s.pos === 11")
     page.keyboard.press("Space")  # after a click on a button, Space still plays
     until(page, "s.playing")
+    assert python(page, "runs") == runs == "1"  # R is Streamlit's key for running the page again: not here
 
 
 def test_a_far_step_is_computed_and_then_shown(opened):

@@ -5,6 +5,7 @@ asks for frames by index whenever its lead grows short, and Python answers (`Sta
 """
 
 import gc
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -44,7 +45,7 @@ def vendored() -> Path:
         return copy
     try:
         copy.parent.mkdir(parents=True, exist_ok=True)
-        part = copy.with_suffix(".part")
+        part = copy.with_suffix(f".{os.getpid()}")
         shutil.copyfile(source, part)
         part.replace(copy)  # a second process never sees half a file
     except OSError as error:

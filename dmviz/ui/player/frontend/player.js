@@ -51,7 +51,7 @@ export class Player {
       if (event.detail > 0 && event.target.closest("button")) this.host.focus({ preventScroll: true });
     });
     this.onkey = (event) => this.pressed(event);
-    document.addEventListener("keydown", this.onkey);
+    document.addEventListener("keydown", this.onkey, true); // before Streamlit, whose R runs the page again
     this.sizes = new ResizeObserver(() => this.resized());
     this.sizes.observe(this.viewHost);
     this.sizes.observe(this.plotHost);
@@ -336,6 +336,7 @@ export class Player {
     }[event.key];
     if (!does || (event.repeat && event.key === " ")) return;
     event.preventDefault();
+    event.stopImmediatePropagation();
     does();
   }
 
@@ -452,7 +453,7 @@ export class Player {
 
   destroy() {
     cancelAnimationFrame(this.handle);
-    document.removeEventListener("keydown", this.onkey);
+    document.removeEventListener("keydown", this.onkey, true);
     this.sizes.disconnect();
     this.curves.destroy();
     this.picture.destroy();
