@@ -161,7 +161,7 @@ def solve_pair(problem: Problem, effort: Effort, start: tuple[Tensor, Tensor] | 
     back = problem.turned
     f, g = start or _annealed(problem)
     b, enough = problem.log_b.exp(), max(effort.tolerance, _reachable(problem))
-    pace = Pace(1.0 if start is None else FOLLOWING)
+    pace = Pace(FOLLOWING)
     for sweep in range(effort.iterations):
         fresh = soft(back, f).f
         drift = _marginal_error(b, g, fresh, problem.eps)
@@ -238,8 +238,8 @@ def _annealed(problem: Problem) -> tuple[Tensor, Tensor]:
     return f, g
 
 
-FOLLOWING = 1.7
-"""Pace of sweeps from kept potentials."""
+FOLLOWING = 1.8
+"""Pace that sweeps begin with, once the marginals roughly fit."""
 
 
 class Pace:

@@ -233,13 +233,14 @@ def softmin_rows(x, y, h, scale, p, peak, total, sums, want_grad):
         for j0 in range(0, y.shape[1], TILE):
             n = min(TILE, y.shape[1] - j0)
             _squares_of(x, i, y, j0, n, r2)
+            ahead = h[j0 : j0 + n]  # a slice: an index j0 + j could count from the end, and would not vectorise
             if p == 2:
                 for j in range(n):
-                    z[j] = h[j0 + j] - scale * r2[j]
+                    z[j] = ahead[j] - scale * r2[j]
             else:
                 for j in range(n):
                     inverse[j] = _inverse_root(r2[j])
-                    z[j] = h[j0 + j] - scale * r2[j] * inverse[j]
+                    z[j] = ahead[j] - scale * r2[j] * inverse[j]
             high = _largest(z, n)
             if high > best:
                 shrink = math.exp(best - high)
@@ -333,7 +334,7 @@ def stein_rows(x, s, y, s_y, a, code, length, u, grad, by_score):
                     for j in range(n):
                         dot[j] += pushed * other[j]
                         along[j] += (here - row[j]) * (pushed - other[j])
-            part = x.dtype.type(0)
+            part, share = x.dtype.type(0), a[j0 : j0 + n]
             for j in range(n):
                 if code == GAUSSIAN:
                     k = _exp(r2[j] * half)
@@ -344,7 +345,7 @@ def stein_rows(x, s, y, s_y, a, code, length, u, grad, by_score):
                     k1 = -c * inverse * k
                     k2 = -three * c * inverse * k1
                     k3 = -five * c * inverse * k2
-                b = a[j0 + j]
+                b = share[j]
                 part += b * (k * dot[j] - k1 * (along[j] + d0) - r2[j] * k2)
                 pull[j] = b * (k1 * dot[j] - k2 * (along[j] + d2) - r2[j] * k3)
                 w[j] = b * k1
