@@ -9,9 +9,9 @@ const PLAIN = 4; // the size of a particle of mean weight in 2-D
 export const ARROWS = 400;
 const MOST_SEGMENTS = 45000;
 
-/** Radius in CSS pixels that suits n points. */
-export function radiusFor(n) {
-  return Math.max(1.05, Math.min(4.4, 4.4 * (400 / Math.max(n, 1)) ** 0.3));
+/** Radius in CSS pixels that suits n points in a view whose smaller side is `side` CSS pixels. */
+export function radiusFor(n, side) {
+  return Math.max(1.05, Math.min(4.4, 4.4 * (400 / Math.max(n, 1)) ** 0.3) * Math.min(1.1, Math.max(0.7, side / 460)));
 }
 
 /** Radius of a size in 2-D, as a multiple of that of mean weight. */
@@ -32,9 +32,9 @@ export function alphaFor(n) {
 
 /** Sprites of every colour and depth for one look; made again when theme, number of points or pixel ratio change. */
 export class Look {
-  constructor(theme, n, dpr, dims) {
+  constructor(theme, n, dpr, dims, side) {
     this.theme = theme;
-    this.radius = radiusFor(n) * dpr;
+    this.radius = radiusFor(n, side) * dpr;
     this.alpha = alphaFor(n);
     this.background = rgb(theme.background);
     this.rim = this.radius >= 2.4 && n <= 6000 ? this.background : null;

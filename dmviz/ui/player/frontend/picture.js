@@ -138,7 +138,7 @@ export class Picture {
     this.seen = seen;
     this.dirty = false;
     if (!this.look) {
-      this.look = new p.Look(this.theme, store.n, this.dpr, this.scene.dims);
+      this.look = new p.Look(this.theme, store.n, this.dpr, this.scene.dims, Math.min(this.rect.w, this.rect.h));
       this.seenBack = "";
     }
     this.reserve(store);
