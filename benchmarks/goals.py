@@ -44,6 +44,7 @@ GOALS = [
     Goal("P4", "sinkhorn", 10_000, 2, COARSE, "GeomLoss", 10.0),
     Goal("P4", "sinkhorn", 10_000, 64, COARSE, "GeomLoss", 3.5),
     *(Goal("P4", "sinkhorn", n, d, FLOW, COLD, 5.0) for n in (2_000, 10_000) for d in (2, 64)),
+    Goal("P6", "sliced_wasserstein", 100_000, 2, COLD, "POT", 8.0),
     Goal("P5", "db_tsw", 10_000, 2, COLD, "authors' formulation", 2.5),
     Goal("P5", "db_tsw", 10_000, 64, COLD, "authors' formulation", 8.0),
     Goal("P5", "svgd", 10_000, 2, COLD, "by hand", 3.0),

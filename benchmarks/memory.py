@@ -97,7 +97,8 @@ def main(words: list[str] | None = None) -> None:
             print(json.dumps(growth(**job)), flush=True)
         return
     one_thread()
-    cases = []
+    cases: list[dict[str, Any]] = []
+    record = {"machine": machine(), "goal_mb": GOAL_MB, "cases": cases}
     for case in CASES:
         if choice.only in (None, case.loss):
             n = choice.n or case.n
@@ -108,7 +109,7 @@ def main(words: list[str] | None = None) -> None:
                 f"{case.loss} {case.settings or ''} n={n:,}: {found['growth_mb']} MB, {found['cpu_ms']} CPU ms",
                 flush=True,
             )
-    save({"machine": machine(), "goal_mb": GOAL_MB, "cases": cases}, choice.out)
+            save(record, choice.out)
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ def test_a_method_that_would_not_fit_is_left_out_with_a_reason() -> None:
     bounds = losses.Bounds(call_s=10.0, method_s=1.0, deadline=float("inf"))
     big = losses.Method("all pairs", lambda: lambda: torch.zeros(1), order=2, stored=8)
     assert "memory" in losses._refusal(big, 10_000_000, bounds, None)
-    slow = {"n": 500, "skipped": "", "wall_ms": {"min": 1000.0}}
+    slow = {"n": 500, "skipped": "", "cpu_ms": {"min": 1000.0}}
     assert "too slow" in losses._refusal(big, 5_000, bounds, slow)
     assert not losses._refusal(big, 500, bounds, slow)
 
