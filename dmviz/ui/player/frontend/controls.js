@@ -32,7 +32,8 @@ export class Controls {
     this.reset = button("reset", "Reset to the start, same seed (R)", () => act.reset());
     this.back = button("back", "One frame back (←)", () => act.step(-1));
     this.forward = button("forward", "One frame forward (→)", () => act.step(1));
-    this.jump = el("input", "dmv-number", { type: "number", min: 1, max: 5000, step: 1, value: 10, "aria-label": "frames to skip" });
+    const range = { min: 1, max: 5000, step: 1, value: 10 };
+    this.jump = el("input", "dmv-number", { type: "number", ...range, "aria-label": "frames to skip" });
     this.skip = button("skip", "Skip that many frames (Shift+→)", () => act.step(this.stride()));
     this.slider = el("input", "dmv-slider", { type: "range", min: 0, max: 1, step: 1, value: 0, "aria-label": "frame" });
     this.slider.addEventListener("input", () => act.scrub(Number(this.slider.value)));
@@ -71,8 +72,9 @@ export class Controls {
     this.use = button("", "Use the drawn points as target", () => act.use(), { word: "Use as target" });
     for (const node of [this.undo, this.clear, this.use]) node.classList.add("dmv-plain");
     this.drawCount.style.textAlign = "left";
+    const hint = el("div", "", {}, "Click or drag in the view to place points.");
     return el("div", "dmv-bar", { role: "group", "aria-label": "drawing", hidden: true },
-      el("div", "", {}, "Click or drag in the view to place points."), this.drawCount, el("div", "dmv-gap"), this.undo, this.clear, this.use);
+      hint, this.drawCount, el("div", "dmv-gap"), this.undo, this.clear, this.use);
   }
 
   stride() {

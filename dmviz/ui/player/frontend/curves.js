@@ -99,7 +99,8 @@ export class Curves {
       const [x, y] = thinned(store.step, list);
       const width = name === "loss" ? 2.2 : 1.4;
       const mode = x.length <= 12 ? "lines+markers" : "lines"; // a first value alone is a dot, not nothing
-      return { x, y, name: titleOf(name), type: "scatter", mode, line: { color: colorOf(name), width }, marker: { size: 4 }, hoverinfo: "skip" };
+      const line = { color: colorOf(name), width };
+      return { x, y, name: titleOf(name), type: "scatter", mode, line, marker: { size: 4 }, hoverinfo: "skip" };
     });
   }
 
@@ -116,7 +117,8 @@ export class Curves {
   update(store, now, force = false) {
     if (!this.ready || this.busy) return;
     this.steps = store.step;
-    const version = `${store.known}/${store.gen}/${this.log}/${[...store.metrics.keys()]}/${this.theme.dark}/${this.size.w}x${this.size.h}`;
+    const { w, h } = this.size;
+    const version = `${store.known}/${store.gen}/${this.log}/${[...store.metrics.keys()]}/${this.theme.dark}/${w}x${h}`;
     if (version === this.version || (!force && now - this.last < PACE)) return;
     this.version = version;
     this.last = now;

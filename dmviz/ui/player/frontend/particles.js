@@ -21,7 +21,8 @@ const grown = (size) => 0.4 + 0.15 * size;
 export function weightSizes(weights) {
   if (!weights?.length) return null;
   const mean = weights.reduce((a, b) => a + b, 0) / weights.length;
-  const sizes = Uint8Array.from(weights, (w) => Math.max(0, Math.min(SIZES - 1, Math.round((Math.sqrt(Math.max(0, w) / mean) - 0.4) / 0.15))));
+  const size = (weight) => Math.round((Math.sqrt(Math.max(0, weight) / mean) - 0.4) / 0.15); // the inverse of `grown`
+  const sizes = Uint8Array.from(weights, (weight) => Math.max(0, Math.min(SIZES - 1, size(weight))));
   return sizes.every((s) => s === PLAIN) ? null : sizes;
 }
 

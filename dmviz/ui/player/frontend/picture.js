@@ -30,7 +30,8 @@ export class Picture {
     [this.host, this.Plotly, this.hear] = [host, Plotly, hear];
     this.layers = {};
     for (const name of ["box", "back", "front", "top"]) {
-      this.layers[name] = el("canvas", "dmv-layer", name === "front" ? { role: "img", "aria-label": "particles" } : { "aria-hidden": "true" });
+      const aria = name === "front" ? { role: "img", "aria-label": "particles" } : { "aria-hidden": "true" };
+      this.layers[name] = el("canvas", "dmv-layer", aria);
     }
     this.tip = el("div", "dmv-tip", { "aria-hidden": "true", hidden: true });
     this.tools = el("div", "dmv-tools", {}, el("span", "", {}, "drag to turn · wheel to zoom · Shift and drag to move"),
@@ -138,7 +139,8 @@ export class Picture {
     this.seen = seen;
     this.dirty = false;
     if (!this.look) {
-      this.look = new p.Look(this.theme, store.n, this.dpr, this.scene.dims, Math.min(this.rect.w, this.rect.h));
+      const side = Math.min(this.rect.w, this.rect.h);
+      this.look = new p.Look(this.theme, store.n, this.dpr, this.scene.dims, side);
       this.seenBack = "";
     }
     this.reserve(store);
@@ -295,7 +297,7 @@ export class Picture {
     const d = this.scene.dims;
     const lines = [`particle ${i}`];
     for (let j = 0; j < d; j++) lines.push(`${this.scene.axes[j] ?? "xyz"[j]}  ${number(this.x[i * d + j])}`);
-    if (this.scene.label) lines.push(`label  ${this.scene.label[i] < 0 ? "none" : this.scene.label_names[this.scene.label[i]] ?? this.scene.label[i]}`);
+    if (this.scene.label) lines.push(`label  ${this.labelName(this.scene.label[i])}`);
     const speeds = store.speeds(k, this.speedBuffer);
     if (speeds) lines.push(`speed  ${number(speeds[i])}`);
     const words = lines.join("\n");
@@ -304,6 +306,10 @@ export class Picture {
     const left = x > this.host.clientWidth - 170 ? x - 14 - this.tip.offsetWidth : x + 14;
     const top = Math.min(y + 12, this.host.clientHeight - this.tip.offsetHeight - 4);
     this.tip.style.transform = `translate(${Math.round(left)}px, ${Math.round(top)}px)`;
+  }
+
+  labelName(label) {
+    return label < 0 ? "none" : String(this.scene.label_names[label] ?? label);
   }
 
   // -- pointers --------------------------------------------------------------------------------------------------
@@ -392,7 +398,7 @@ export class Picture {
   /** Names and colours, or the ends of a scale. */
   showLegend(store, options) {
     const mode = p.usable(options.color, { labels: this.scene?.label, speeds: options.color === "speed" ? true : null });
-    const key = `${mode}/${this.scene?.id}/${this.theme.dark}/${mode === "speed" ? number(store.speedMax) : ""}/${mode === "time" ? store.available : ""}`;
+    const key = `${mode}/${this.scene?.id}/${this.theme.dark}/${mode === "speed" ? number(store.speedMax) : ""}`;
     if (key === this.legendKey) return;
     this.legendKey = key;
     this.legend.replaceChildren();
@@ -402,7 +408,7 @@ export class Picture {
       for (const value of present.slice(0, 12)) {
         const dot = el("i");
         dot.style.background = value < 0 ? this.theme.none : this.theme.labels[value % this.theme.labels.length];
-        this.legend.append(el("b", "", {}, dot, value < 0 ? "no label" : String(this.scene.label_names[value] ?? value)));
+        this.legend.append(el("b", "", {}, dot, this.labelName(value)));
       }
       if (present.length > 12) this.legend.append(el("b", "", {}, `and ${present.length - 12} more; colours repeat`));
     } else if (mode !== "plain") {

@@ -1,7 +1,6 @@
 // The player: holds the clock and the frames, asks Python for more, and lets view, curves and controls show them.
 
 import { Store } from "./store.js";
-import { read } from "./wire.js";
 import * as t from "./transport.js";
 import { themeOf } from "./palette.js";
 import { Picture } from "./picture.js";
@@ -10,7 +9,6 @@ import { Controls } from "./controls.js";
 import { el } from "./toolbar.js";
 
 const TEXTS = 80; // ms between two updates of texts
-const ALLOWED = { trails: ["off", "short", "long"], color: ["plain", "label", "time", "speed"] };
 /** What the viewer chose, by player: survives a visit to another page. */
 const remembered = new Map();
 let active = null; // the player that the keyboard drives
@@ -18,11 +16,13 @@ let active = null; // the player that the keyboard drives
 export class Player {
   constructor(key, settings, Plotly) {
     [this.key, this.settings, this.Plotly] = [key, settings, Plotly];
-    this.options = { trails: "off", color: "auto", arrows: false, target: true, log: true, ...settings.view, ...remembered.get(key) };
+    const start = { trails: "off", color: "auto", arrows: false, target: true, log: true };
+    this.options = { ...start, ...settings.view, ...remembered.get(key) };
     this.store = new Store();
     this.store.gen = -1;
-    Object.assign(this, { pos: 0, goal: null, playing: false, factor: 1, scene: null, ended: "", ms: null, run: "" });
-    Object.assign(this, { inflight: null, id: 0, empty: 0, askAt: 0, pokeAt: 0, drawing: false, actual: 0, told: 0, roundTrip: null });
+    Object.assign(this, { pos: 0, goal: null, playing: false, factor: 1, actual: 0 }); // frames, frames a second
+    Object.assign(this, { scene: null, run: "", ended: "", ms: null, drawing: false });
+    Object.assign(this, { inflight: null, id: 0, empty: 0, askAt: 0, pokeAt: 0, told: 0, roundTrip: null });
     this.stamps = [];
     this.paints = 0;
     this.send = () => {};
@@ -33,14 +33,18 @@ export class Player {
   }
 
   build() {
-    this.controls = new Controls(this, { ...this.options, color: this.options.color === "auto" ? "plain" : this.options.color });
+    const color = this.options.color === "auto" ? "plain" : this.options.color;
+    this.controls = new Controls(this, { ...this.options, color });
     this.wait = el("div", "dmv-wait", {}, "Setting the stage …");
     this.viewHost = el("div", "dmv-view", {}, this.wait);
-    this.plotHost = el("div", "dmv-plot", { role: "img", "aria-label": "curves of loss and referees over the steps; click to jump" });
+    const says = "curves of loss and referees over the steps; click to jump";
+    this.plotHost = el("div", "dmv-plot", { role: "img", "aria-label": says });
     const c = this.controls;
-    const side = el("div", "dmv-side", {}, el("div", "dmv-side-head", {}, el("strong", "", {}, "Loss and referees"), c.log), this.plotHost, c.table);
-    this.host = el("div", "dmv", { tabindex: 0, role: "region", "aria-label": "Flow player" },
-      el("div", "dmv-body", {}, c.alert, el("div", "dmv-main", {}, this.viewHost, side), c.transport, c.drawBar, c.options, c.status, c.said));
+    const head = el("div", "dmv-side-head", {}, el("strong", "", {}, "Loss and referees"), c.log);
+    const side = el("div", "dmv-side", {}, head, this.plotHost, c.table);
+    const main = el("div", "dmv-main", {}, this.viewHost, side);
+    const body = el("div", "dmv-body", {}, c.alert, main, c.transport, c.drawBar, c.options, c.status, c.said);
+    this.host = el("div", "dmv", { tabindex: 0, role: "region", "aria-label": "Flow player" }, body);
     this.picture = new Picture(this.viewHost, this.Plotly, { drew: () => this.showDrawing() });
     this.curves = new Curves(this.plotHost, this.Plotly, (frame) => this.scrubTo(frame));
     this.curves.log = this.options.log;
@@ -94,16 +98,19 @@ export class Player {
     this.store.gen = header.gen;
     this.run = header.run;
     // Python knows where a run begins: at frame 0, or where a branch that was missed has brought it.
-    this.pos = branch ? Math.min(this.pos, header.keep) : Math.max(0, Math.min(this.settings.pos ?? 0, header.available - 1));
+    const begins = Math.max(0, Math.min(this.settings.pos ?? 0, header.available - 1));
+    this.pos = branch ? Math.min(this.pos, header.keep) : begins;
     this.goal = null;
     if (first && this.settings.autoplay) this.playing = true;
     this.sceneDue = true;
     this.empty = 0;
   }
 
-  async setScene(words, arrays) {
+  setScene(words, arrays) {
     const scene = { ...words, id: `${this.run}/${this.store.gen}` };
-    for (const name of ["target", "target_weight", "target_label", "weight", "label"]) scene[name] = arrays[name]?.data ?? null;
+    for (const name of ["target", "target_weight", "target_label", "weight", "label"]) {
+      scene[name] = arrays[name]?.data ?? null;
+    }
     this.scene = scene;
     this.sceneDue = false;
     this.staged = false;
@@ -115,14 +122,15 @@ export class Player {
     this.staging = true;
     const scene = this.scene;
     const old = this.shown;
-    const same = old && old.dims === scene.dims && sameNumbers(old.target, scene.target) && String(old.axes) === String(scene.axes);
+    const same = old?.dims === scene.dims && String(old.axes) === String(scene.axes) && sameNumbers(old.target, scene.target);
     const first = new Float32Array(this.store.n * this.store.dims);
     this.store.positions(0, first);
     try {
       await this.picture.setScene(scene, first, this.theme, same);
       if (!this.curves.ready) {
         const { clientWidth: w, clientHeight: h } = this.plotHost;
-        await this.curves.show(this.theme, this.store, Math.max(w, 60), Math.max(h, 60), (n) => this.curveColor(n), (n) => this.words(n)[0]);
+        const [color, title] = [(name) => this.curveColor(name), (name) => this.words(name)[0]];
+        await this.curves.show(this.theme, this.store, Math.max(w, 60), Math.max(h, 60), color, title);
       }
     } finally {
       this.staging = false;
@@ -154,7 +162,8 @@ export class Player {
   }
 
   words(name) {
-    return this.settings.metrics?.[name] ?? [name.replaceAll("_", " ").replace(/^./, (c) => c.toUpperCase()), ""];
+    const plain = name.replaceAll("_", " ").replace(/^./, (c) => c.toUpperCase());
+    return this.settings.metrics?.[name] ?? [plain, ""];
   }
 
   curveColor(name) {
@@ -182,8 +191,10 @@ export class Player {
     if (now < this.askAt) return;
     const { pos, goal, playing, speed, store, ended } = this;
     const trail = { off: 0, short: 12, long: 60 }[this.options.trails];
-    let wanted = t.request({ pos, goal, playing, speed, parts: this.parts(), trail, available: store.available, ended: ended !== "" }, store);
-    if (!wanted && (this.sceneDue || (this.pokeAt && now > this.pokeAt))) wanted = { k0: Math.floor(pos), most: 0, parts: [] };
+    const viewer = { pos, goal, playing, speed, parts: this.parts(), trail, available: store.available, ended: ended !== "" };
+    let wanted = t.request(viewer, store);
+    const due = this.sceneDue || (this.pokeAt && now > this.pokeAt);
+    if (!wanted && due) wanted = { k0: Math.floor(pos), most: 0, parts: [] };
     if (wanted) this.need(wanted, now);
   }
 
@@ -308,7 +319,7 @@ export class Player {
 
   showDrawing() {
     const flat = this.scene?.dims !== 3;
-    if (!flat && this.drawing) [this.drawing] = [false];
+    if (!flat) this.drawing = false;
     this.picture.setDrawing(this.drawing);
     this.controls.showDrawing(this.drawing, this.picture.drawn.flat().length, flat && this.settings.drawable !== false);
   }
@@ -422,18 +433,21 @@ export class Player {
       return [this.curveColor(name), title, list[at], unit, at === k ? null : store.step[at]];
     }));
     if (this.staged) this.picture.showLegend(store, this.options);
-    const what = this.scene ? `${store.n} particles at step ${store.step[k] ?? 0} on their way to ${this.scene.target.length / this.scene.dims} target points` : "";
-    this.picture.layers.front.setAttribute("aria-label", what);
+    if (!this.scene) return;
+    const points = this.scene.target.length / this.scene.dims;
+    const words = `${store.n} particles at step ${store.step[k] ?? 0} on their way to ${points} target points`;
+    this.picture.layers.front.setAttribute("aria-label", words);
   }
 
   /** For tests and benchmarks. */
   hook() {
     return {
       state: () => ({
-        pos: this.pos, playing: this.playing, goal: this.goal, gen: this.store.gen, run: this.run, available: this.store.available,
-        held: this.store.frames.size, bytes: this.store.bytes, known: this.store.known, ended: this.ended, dims: this.scene?.dims ?? 0,
-        n: this.store.n, paints: this.paints, staged: Boolean(this.staged), range: this.picture.view?.range() ?? null,
-        options: { ...this.options }, drawing: this.drawing, drawn: this.picture.drawn.flat().length, step: this.stepNow(),
+        pos: this.pos, step: this.stepNow(), playing: this.playing, goal: this.goal, ended: this.ended,
+        run: this.run, gen: this.store.gen, available: this.store.available, known: this.store.known,
+        held: this.store.frames.size, bytes: this.store.bytes, n: this.store.n, dims: this.scene?.dims ?? 0,
+        staged: Boolean(this.staged), paints: this.paints, range: this.picture.view?.range() ?? null,
+        options: { ...this.options }, drawing: this.drawing, drawn: this.picture.drawn.flat().length,
         speed: this.speed, requests: this.id, hover: this.picture.found ?? -1,
         roundTrip: this.roundTrip,
       }),
@@ -447,7 +461,10 @@ export class Player {
       metric: (name, k) => this.store.metrics.get(name)?.[k],
       goTo: (k) => this.goTo(k),
       paintTimes: () => [...this.stamps],
-      screen: (i) => [this.picture.rect.x + this.picture.screen[3 * i] / this.picture.dpr, this.picture.rect.y + this.picture.screen[3 * i + 1] / this.picture.dpr],
+      screen: (i) => {
+        const { rect, screen, dpr } = this.picture;
+        return [rect.x + screen[3 * i] / dpr, rect.y + screen[3 * i + 1] / dpr];
+      },
     };
   }
 
@@ -465,5 +482,3 @@ export class Player {
 function sameNumbers(a, b) {
   return a.length === b.length && a.every((v, i) => v === b[i]);
 }
-
-export { read, ALLOWED };
