@@ -252,13 +252,13 @@ def test_far_from_the_origin_float32_keeps_four_digits(loss: Any, device: str) -
 
 @pytest.mark.parametrize("loss", [v for v in VARIANTS if hasattr(v, "probe")], ids=tag)
 def test_probe_feels_what_a_particle_without_weight_would(loss: Any) -> None:
-    # Wide lengths: under a narrow blur even a particle of weight 1e-7 is a place that mass can stay at.
+    # Wide lengths: under a narrow blur even a particle of weight 1e-10 is a place that mass can stay at.
     loss = scaled(loss, 10.0) or loss
     x = torch.randn(20, 2, generator=seeded(1), dtype=torch.float64)
     at = torch.randn(5, 2, generator=seeded(4), dtype=torch.float64)
     target = with_law(Cloud(torch.randn(15, 2, generator=seeded(2), dtype=torch.float64) + 1))
     pull = loss.probe(at, x, target, seeded(3))
-    tiny = 1e-7
+    tiny = 1e-10
     both, weight = (
         torch.cat([x, at]),
         torch.cat([torch.full((20,), (1 - 5 * tiny) / 20), torch.full((5,), tiny)]).double(),

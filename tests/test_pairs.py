@@ -110,6 +110,7 @@ def test_threads_change_no_bit(loss, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_first_call_never_waits_for_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DMVIZ_COMPILE", raising=False)
     monkeypatch.setattr(_compiled, "_ready", type(_compiled._ready)())
+    monkeypatch.setattr(_compiled, "_on_disk", lambda: False)
     asked = []
     monkeypatch.setattr(_compiled, "_warm_in_background", lambda: asked.append(True))
     prepared = EnergyDistance().prepare(Cloud(torch.zeros(3, 2)))
@@ -118,6 +119,14 @@ def test_the_first_call_never_waits_for_a_compiler(monkeypatch: pytest.MonkeyPat
     _compiled._ready.set()
     assert EnergyDistance().prepare(Cloud(torch.zeros(3, 2))).memo["compiled"] is True
     assert not _compiled.chosen(prepared.memo, prepared.x)
+
+
+def test_kernels_that_lie_on_disk_run_from_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    _compiled.warm()
+    monkeypatch.delenv("DMVIZ_COMPILE", raising=False)
+    assert _compiled._on_disk()
+    monkeypatch.setattr(_compiled, "_ready", type(_compiled._ready)())
+    assert EnergyDistance().prepare(Cloud(torch.zeros(3, 2))).memo["compiled"] is True
 
 
 GROWTH = """

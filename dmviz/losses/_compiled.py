@@ -1,11 +1,13 @@
 """When the fused kernels of `_fused.py` run instead of the eager tiles, and on how many threads.
 
-The first step never waits for a compiler: until `warm` has loaded every kernel, losses take their eager path. The
-choice is made once, in a loss's `prepare`, and kept in the target's memo, so that a run never changes kernels midway
-and a replay of one prepared field is bit-equal. Eager and compiled results differ in their last bits. The environment
-variable DMVIZ_COMPILE fixes the choice: 0 is always eager, 1 waits for the compiler.
+The first step never waits for a compiler: until the kernels have been compiled once on this machine (`python -m
+dmviz.warm` does it at install), losses take their eager path. Once they lie in the cache on disk they are loaded, which
+takes a second, and run from the first step on, so that the same link gives the same bits. The choice is made in a
+loss's `prepare` and kept in the target's memo: a run never changes kernels midway. Eager and compiled results differ in
+their last bits. The environment variable DMVIZ_COMPILE fixes the choice: 0 is always eager, 1 waits for the compiler.
 """
 
+import hashlib
 import math
 import os
 import sys
@@ -13,6 +15,8 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -36,7 +40,7 @@ def choice() -> bool:
     wish = os.environ.get("DMVIZ_COMPILE", "")
     if wish == "0":
         return False
-    if wish == "1":
+    if wish == "1" or (not _ready.is_set() and _on_disk()):
         warm()
     elif not _ready.is_set():
         _warm_in_background()
@@ -56,12 +60,34 @@ def warm() -> None:
         if _ready.is_set():
             return
         try:
-            _choose_cache()
+            folder = _choose_cache()
             from dmviz.losses import _fused
         except ImportError:  # no numba on this machine: eager stays
             return
         _fused.compile_all()
         _ready.set()
+        if folder is not None:
+            with suppress(OSError):
+                (folder / _stamp()).touch()
+
+
+def _on_disk() -> bool:
+    """Whether an earlier process has compiled these very kernels for this processor."""
+    try:
+        folder = _choose_cache()
+        return folder is not None and (folder / _stamp()).exists()
+    except ImportError:
+        return False
+
+
+@cache
+def _stamp() -> str:
+    """Name of the file that says the kernels are compiled: another source, numba or processor, another name."""
+    import numba
+    from llvmlite import binding
+
+    words = (Path(__file__).with_name("_fused.py").read_text(), numba.__version__, binding.get_host_cpu_name())
+    return f"fused-{hashlib.blake2b(repr(words).encode(), digest_size=8).hexdigest()}.ready"
 
 
 def ready() -> bool:
@@ -75,14 +101,16 @@ def _warm_in_background() -> None:
             _background[0].start()
 
 
-def _choose_cache() -> None:
-    """A folder of our own for compiled code, where the one beside the source can not be written to."""
+def _choose_cache() -> Path | None:
+    """Where compiled code is kept: beside the source, or a folder of our own where that can not be written to."""
     import numba
 
     here = Path(__file__).parent
     beside = here / "__pycache__"
-    if os.environ.get("NUMBA_CACHE_DIR") or os.access(beside if beside.exists() else here, os.W_OK):
-        return
+    if os.environ.get("NUMBA_CACHE_DIR"):
+        return Path(os.environ["NUMBA_CACHE_DIR"])
+    if os.access(beside if beside.exists() else here, os.W_OK):
+        return beside
     user = str(os.getuid()) if hasattr(os, "getuid") else "user"
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dmviz"
     for folder in (home, Path(tempfile.gettempdir()) / f"dmviz-{user}"):
@@ -92,7 +120,8 @@ def _choose_cache() -> None:
             continue
         if os.access(folder, os.W_OK) and (sys.platform == "win32" or folder.stat().st_uid == os.getuid()):
             numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
-            return
+            return folder
+    return None
 
 
 def threads() -> int:
