@@ -13,11 +13,14 @@ from dmviz.ui.player import player
 def flow() -> None:
     """Choices and picture in one fragment, so that a slider never disturbs the picture."""
     session.take_later()
+    notes = st.container()
     picture, choices = st.columns([3.4, 1], gap="medium")
     with choices:
         setup = chosen()
     with picture:
         watch(setup)
+    for note in session.notes():
+        notes.warning(note, icon=":material/link_off:")
 
 
 def chosen() -> Setup:
@@ -27,11 +30,12 @@ def chosen() -> Setup:
         key=session.widget("branch", default=False),
         help="off: a change starts the run again, so the link tells all; on: particles go on from where they are",
     )
+    problems = st.container()  # above the menus, where they are seen
     try:
         setup = menu.choose_setup()
         session.keep(setup)
     except ValueError as problem:
-        st.error(str(problem), icon=":material/error:")
+        problems.error(str(problem), icon=":material/error:")
         setup = session.kept()
     live.show(session.stage(), setup, branch)
     return setup
@@ -44,7 +48,7 @@ def watch(setup: Setup) -> None:
         stage,
         height=600,
         colors=live.player_colors(setup),
-        metrics=live.metric_words(setup),
+        metrics=live.metric_words(setup, stage),
         title=setup_words(setup),
     )
     if events.drawn:
@@ -72,6 +76,5 @@ def watch(setup: Setup) -> None:
 
 
 session.through_app()
-for note in session.arrive():
-    st.warning(note, icon=":material/link_off:")
+session.arrive()
 flow()

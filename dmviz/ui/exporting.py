@@ -16,7 +16,7 @@ GROUPS = {
     "Whole run": ("html", "trajectory_csv", "trajectory_parquet", "trajectory_npz", "curve_csv"),
     "To run or open again": ("script", "session"),
 }
-JOB = "dmviz.job"
+JOB, OPENED = "dmviz.job", "dmviz.opened"
 
 
 def panel(setup: Setup, stage: Stage) -> None:
@@ -103,14 +103,20 @@ def _film_done(job: Job) -> None:
 def open_panel() -> None:
     """Open a session file: its setup becomes the setup, its frames the run, and it goes on from there."""
     sent = st.file_uploader("Session file", [store.SUFFIX.lstrip(".")], key="session.file")
-    if sent is None or st.session_state.get("session.opened") == sent.file_id:
+    opened, problem = st.session_state.get(OPENED, ("", ""))
+    if sent is None:
         return
-    st.session_state["session.opened"] = sent.file_id
+    if sent.file_id == opened:
+        if problem:
+            st.error(problem, icon=":material/error:")
+        return
     try:
         run = store.load(sent.getvalue())
-    except ValueError as problem:
-        st.error(str(problem), icon=":material/error:")
+    except ValueError as error:
+        st.session_state[OPENED] = (sent.file_id, str(error))
+        st.error(str(error), icon=":material/error:")
         return
+    st.session_state[OPENED] = (sent.file_id, "")
     session.adopt_later(run.setup)
     live.reopen(session.stage(), run)
     st.rerun()

@@ -7,7 +7,7 @@ from typing import Any
 
 from dmviz.catalog import entry_class
 from dmviz.plot import theme
-from dmviz.run import Frame, Run, Scene, Setup, query, simulate, start, threads_for
+from dmviz.run import Frame, Run, Scene, Setup, dim_of, query, read_link, simulate, start, threads_for
 from dmviz.ui.stage import Stage
 
 
@@ -24,7 +24,9 @@ def show(stage: Stage, setup: Setup, branch: bool = False) -> None:
     at = int(stage.pos)
     if branch and on_stage and at < stage.available and not stage.ended and _same_clouds(on_stage, setup):
         frame = stage.frame(at)
-        stage.load(f"{link}#from={at}", lambda: _begun(setup, frame), keep=at + 1)
+        before = ((at, read_link(on_stage)[0].loss.title), *(b for b in branches(stage) if b[0] < at))
+        marks = "".join(f"#from={step}={title}" for step, title in before)
+        stage.load(link + marks, lambda: _begun(setup, frame), keep=at + 1)
     else:
         stage.pos = 0.0
         stage.load(link, lambda: _begun(setup, None))
@@ -40,15 +42,21 @@ def _begun(setup: Setup, frame: Frame | None) -> tuple[Scene, Iterator[Frame]]:
 
 
 def _same_clouds(on_stage: str, setup: Setup) -> bool:
-    from dmviz.run import read_link
-
     before = read_link(on_stage)[0]
     return replace(before, loss=setup.loss, flow=setup.flow) == setup
 
 
-def metric_words(setup: Setup) -> dict[str, tuple[str, str]]:
-    """Title and unit of every curve: the loss, then the referees."""
-    words = {"loss": (setup.loss.title, "")}
+def branches(stage: Stage) -> tuple[tuple[int, str], ...]:
+    """Where the run on stage carried on under other settings, latest first: the last frame before, and its loss."""
+    marks = (mark.split("=", 2) for mark in stage.link.split("#")[1:] if mark.startswith("from="))
+    return tuple((int(at), title) for _, at, title in marks)
+
+
+def metric_words(setup: Setup, stage: Stage) -> dict[str, tuple[str, str]]:
+    """Title and unit of every curve: the loss, then the referees. The curve of a loss that was changed names both."""
+    titles = [setup.loss.title]
+    titles += [f"to frame {at} {title}" for at, title in branches(stage) if title != setup.loss.title]
+    words = {"loss": ("; ".join(titles), "")}
     for name in setup.referee_names():
         words[name] = (entry_class("losses", name).title, "")
     return words
@@ -56,7 +64,6 @@ def metric_words(setup: Setup) -> dict[str, tuple[str, str]]:
 
 def with_drawn_target(setup: Setup, points: tuple[tuple[float, ...], ...]) -> Setup:
     """The same setup with points drawn by hand as its target; the source follows into the plane."""
-    from dmviz.run import dim_of
     from dmviz.shapes.drawn import Drawn, encode
 
     target = Drawn(points=encode([(p[0], p[1]) for p in points]))
@@ -69,8 +76,7 @@ def with_drawn_target(setup: Setup, points: tuple[tuple[float, ...], ...]) -> Se
 def notes(stage: Stage) -> tuple[str, ...]:
     """What a viewer should know about the run on stage."""
     found = stage.scene.notes if stage.scene else ()
-    if "#from=" in stage.link:
-        at = stage.link.split("#from=")[1]
+    for at, _ in branches(stage)[:1]:
         found = (*found, f"Frames up to {at} were made under other settings; the link alone gives a run of its own.")
     return tuple(found)
 

@@ -1,6 +1,8 @@
 """The catalogue as widgets: a menu for each part of a setup, a slider for each parameter."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,12 +19,17 @@ ALWAYS = ("n", "m", "seed", "target_seed")
 
 
 def choose_setup() -> Setup:
-    """All menus and sliders. Raises ValueError, one sentence, for choices that do not fit each other."""
-    target = _part("target")
-    source = _part("source", dim=dim_of(target))
-    loss, flow = _part("loss"), _part("flow")
-    dim = dim_of(target)
-    projection = _part("projection") if dim > 3 else entry_class("projections", "pca")()
+    """All menus and sliders, drawn to the end whatever is wrong with one of them.
+
+    Raises ValueError, one sentence, for choices that do not fit each other.
+    """
+    problems: list[ValueError] = []
+    target = _tried(problems, lambda: _part("target"))
+    dim = target and _tried(problems, lambda: dim_of(target))
+    source = _tried(problems, lambda: _part("source", dim=dim))
+    loss, flow = (_tried(problems, partial(_part, part)) for part in ("loss", "flow"))
+    pca = entry_class("projections", "pca")
+    projection = _tried(problems, lambda: _part("projection")) if (dim or 0) > 3 else pca()
     with st.expander("Particles and seeds", expanded=False):
         values = {p.name: _widget(p, "setup") for p in setup_params() if p.name in ALWAYS}
     with st.expander("Run", expanded=False):
@@ -31,7 +38,18 @@ def choose_setup() -> Setup:
             if param.name not in ALWAYS:
                 shown = param.shown_in(now)
                 values[param.name] = _widget(param, "setup") if shown else getattr(now, param.name)
+    if problems:
+        raise problems[0]
     return Setup(source=source, target=target, loss=loss, flow=flow, projection=projection, **values)
+
+
+def _tried(problems: list[ValueError], draw: Callable[[], Any]) -> Any:
+    """What `draw` gives; None, and its sentence among the problems, where it cannot give anything."""
+    try:
+        return draw()
+    except ValueError as problem:
+        problems.append(problem)
+        return None
 
 
 def _part(part: str, dim: int | None = None) -> Any:

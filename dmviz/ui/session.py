@@ -52,26 +52,33 @@ def stage() -> Stage:
     return found
 
 
-def arrive() -> tuple[str, ...]:
-    """On a full run of a page: take up the link in the address bar, or the one kept from before.
-
-    Returns sentences about what the link got wrong.
-    """
+def arrive() -> None:
+    """On a full run of a page: take up the link in the address bar, or the one kept from before."""
     take_later()
     words = {key: st.query_params[key] for key in st.query_params}
     if words and words != st.session_state.get(SHOWN):
         setup, notes = read_link(words)
         adopt(setup)
-        st.session_state[NOTES] = notes
+        st.session_state[NOTES] = (notes, "")
     elif _key("source") not in st.session_state:  # back from another page: its widgets' values are gone
         setup, _ = read_link(st.session_state.get(LINK, ""))
         adopt(setup)
-    notes = st.session_state.get(NOTES, ())
-    return tuple(notes)
+
+
+def notes() -> tuple[str, ...]:
+    """Sentences about what the link got wrong, until something else is chosen."""
+    found: tuple[str, ...] = st.session_state.get(NOTES, ((), ""))[0]
+    return found
 
 
 def take_later() -> None:
-    """Adopt what `adopt_later` left; call it before any widget is drawn."""
+    """Adopt what `adopt_later` left; call it before any widget is drawn.
+
+    Also holds the values of widgets that a run leaves out, such as the settings of a loss that is not chosen now:
+    Streamlit would forget them.
+    """
+    for key in [key for key in st.session_state if str(key).startswith("w.") and not str(key).endswith(".upload")]:
+        st.session_state[key] = st.session_state[key]
     if LATER in st.session_state:
         adopt(read_link(st.session_state.pop(LATER))[0])
         st.session_state[SHOWN] = {key: st.query_params[key] for key in st.query_params}
@@ -93,11 +100,14 @@ def adopt(setup: Setup) -> None:
     for param in setup_params():
         st.session_state[_key("setup", param.name)] = getattr(setup, param.name)
     st.session_state[LINK] = query(setup)
-    st.session_state[NOTES] = ()
+    st.session_state[NOTES] = ((), "")
 
 
 def keep(setup: Setup) -> None:
     """The setup on screen is the link in the address bar and the one that other pages find."""
+    found, link = st.session_state.get(NOTES, ((), ""))
+    same = not link or link == query(setup)
+    st.session_state[NOTES] = (found if same else (), query(setup))
     st.session_state[LINK] = query(setup)
     words = to_link(setup)
     st.session_state[SHOWN] = words
