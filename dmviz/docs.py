@@ -195,7 +195,7 @@ def bibtex(setup: Any) -> str:
 
 @cache
 def references() -> dict[str, Reference]:
-    """Every reference of dmviz by its key: assets/*.bib and assets/bib/*.bib, the first of two with one key."""
+    """Every reference of dmviz by its key, from assets/*.bib: the first of two with one key."""
     found: dict[str, Reference] = {}
     for path in _files():
         for reference in read_bibtex(path.read_text(encoding="utf-8", errors="replace")):
@@ -207,7 +207,7 @@ def _files() -> list[Path]:
     """Beside the package in the repository, or inside it in a wheel that ships them."""
     package = Path(__file__).parent
     roots = [package.parent / "assets", package / "assets"]
-    return [path for root in roots for path in (*sorted(root.glob("*.bib")), *sorted(root.glob("bib/*.bib")))]
+    return [path for root in roots for path in sorted(root.glob("*.bib"))]
 
 
 # ---------------------------------------------------------------------------------------------------- BibTeX

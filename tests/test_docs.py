@@ -35,7 +35,7 @@ def test_about_keeps_formula_parameters_and_doctest(folder: str, name: str) -> N
 @pytest.mark.parametrize(("folder", "name"), ENTRIES)
 def test_every_source_is_a_reference_that_we_have(folder: str, name: str) -> None:
     for key in entry_class(folder, name).source:
-        assert key in docs.references(), f"{name} cites {key}, which no file of assets/bib has"
+        assert key in docs.references(), f"{name} cites {key}, which assets/references.bib does not have"
         assert "no year" not in docs.citation(key) and "No author" not in docs.citation(key)
 
 
