@@ -184,20 +184,23 @@ def smoothness(page: Any, pid: int, n: int, seconds: float) -> dict[str, float]:
     session = page.context.new_cdp_session(page)
     session.send("Network.enable")
     session.on("Network.webSocketFrameReceived", lambda e: received.append(len(e["response"]["payloadData"]) * 3 / 4))
+    until(page, "s.held > 8")
+    page.wait_for_timeout(1500)
+    held, received_before = page.evaluate("() => window.__dmviz.player.state().held"), sum(received)
     press(page, "Play")
     until(page, "s.pos > 10")
     page.wait_for_timeout(500)
-    before, received_before = page.evaluate("() => window.__dmviz.player.state()"), sum(received)
+    before = page.evaluate("() => window.__dmviz.player.state()")
     cpu = processor_seconds(pid)
     seen = page.evaluate("ms => window.bench.watch(ms)", 1000 * seconds)
     after = page.evaluate("() => window.__dmviz.player.state()")
     cpu = processor_seconds(pid) - cpu
-    page.wait_for_timeout(200)
     press(page, "Pause")
+    page.wait_for_timeout(1500)  # what is on its way arrives
+    frames = max(1, page.evaluate("() => window.__dmviz.player.state().held") - held)
     session.detach()
     gaps = sorted(b - a for a, b in zip(seen["times"], seen["times"][1:], strict=False)) or [float("nan")]
     fresh = max(1, after["available"] - before["available"])
-    frames = max(1, after["held"] - before["held"])
     return {
         "fps": 1000 * len(seen["times"]) / seen["ms"],
         "ticks_per_s": 1000 * seen["ticks"] / seen["ms"],

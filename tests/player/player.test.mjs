@@ -204,6 +204,14 @@ test("frames behind are fetched again for the trails", () => {
   assert.ok(wanted.k0 <= 39 && wanted.k0 + wanted.most === 40);
 });
 
+test("small frames come 64 at a time, large ones as many as pass during a round trip", () => {
+  assert.equal(t.portion(8_000, 30, 900), 64);
+  assert.equal(t.portion(200_000, 30, null), 64);
+  assert.equal(t.portion(200_000, 30, 200), 9);
+  assert.equal(t.portion(200_000, 30, 10), 4);
+  assert.equal(t.portion(200_000, 240, 5000), 64);
+});
+
 test("patience grows with empty answers and has an end", () => {
   assert.equal(t.patience(0), 0);
   assert.ok(t.patience(1) < t.patience(2));

@@ -186,7 +186,7 @@ export class Player {
   }
 
   ask(now) {
-    if (this.inflight && now - this.inflight.at < t.WATCHDOG) return;
+    if (this.inflight && now - this.inflight.at < t.watchdog(this.roundTrip)) return;
     this.inflight = null;
     if (now < this.askAt) return;
     const { pos, goal, playing, speed, store, ended } = this;
@@ -199,12 +199,13 @@ export class Player {
   }
 
   need(wanted, now) {
+    const portion = t.portion(2 * this.store.n * this.store.dims, this.speed, this.roundTrip);
     this.id = Math.max(this.id, this.settings.reply ?? 0) + 1;
     this.inflight = { id: this.id, at: now };
     this.pokeAt = 0;
     this.asked = wanted.parts.length > 0;
     this.send("need", {
-      id: this.id, gen: this.store.gen, k0: wanted.k0, most: wanted.most ?? 64, parts: wanted.parts, since: this.store.known,
+      id: this.id, gen: this.store.gen, k0: wanted.k0, most: wanted.most ?? portion, parts: wanted.parts, since: this.store.known,
       pos: this.goal ?? this.pos, play: this.playing, speed: this.speed, scene: Boolean(this.sceneDue),
     });
   }

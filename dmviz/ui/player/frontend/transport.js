@@ -6,8 +6,8 @@ export const LEAD = 0.35;
 export const APPETITE = 1.2;
 /** Frames kept ready ahead while paused. */
 export const IDLE = 8;
-/** A request without an answer is forgotten after so many ms. */
-export const WATCHDOG = 1500;
+/** A request without an answer is made again after so many ms: not too soon where answers are slow. */
+export const watchdog = (roundTrip) => Math.max(1500, 3 * (roundTrip ?? 0));
 export const FACTORS = [0.25, 0.5, 1, 2, 4, 8];
 
 /** Frames a second the playhead may move, with `lead` frames ready ahead of it. */
@@ -55,6 +55,16 @@ function missing(store, k, parts) {
   const frame = store.frames.get(k);
   const wanted = frame ? parts.filter((name) => !frame[name]) : parts;
   return wanted.length ? wanted : parts;
+}
+
+/**
+ * How many frames to ask for: as many as come in one go, and of large ones no more than pass while the answer is on its
+ * way, so that other widgets do not wait behind them.
+ * @param {number} bytes of one frame @param {number | null} roundTrip ms of the last request
+ */
+export function portion(bytes, speed, roundTrip) {
+  if (bytes < 60_000 || roundTrip === null) return 64;
+  return Math.max(4, Math.min(64, Math.ceil(1.5 * speed * (roundTrip / 1000))));
 }
 
 /** Wait before the next request after `empty` answers without a frame, in ms. */
