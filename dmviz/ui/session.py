@@ -13,20 +13,22 @@ from dmviz.run import PARTS, Setup, query, read_link, setup_params, to_link
 from dmviz.ui.stage import Stage
 
 LINK, SHOWN, NOTES, STAGE, LATER = "dmviz.link", "dmviz.shown", "dmviz.notes", "dmviz.stage", "dmviz.later"
+BEGUN = "dmviz.begun"
 
 
 def begin() -> None:
     """Before any page: less empty room above it, and in the background what a first run would otherwise wait for."""
+    st.session_state[BEGUN] = True
     st.html("<style>.stMainBlockContainer{padding-top:4.2rem;padding-bottom:2rem}</style>")
     _warm()
 
 
 def through_app() -> None:
-    """First line of every page: a link to a page that is the first thing a new server hears must go through app.py.
+    """First line of every page: a link to a page that is among the first things a new server hears goes through app.py.
 
     Until `st.navigation` has run once, Streamlit takes the folder pages/ for pages of its own and skips app.py.
     """
-    if PagesManager.uses_pages_directory:
+    if not st.session_state.pop(BEGUN, False):
         PagesManager.uses_pages_directory = False
         st.rerun()
 
