@@ -14,7 +14,7 @@ from dmviz.field import velocity_of
 from dmviz.losses import _compiled
 from dmviz.losses._entropic import softmin
 from dmviz.losses._kernels import SCALES, Kernel, kernel_of
-from dmviz.losses._pairs import discrepancy_value, discrepancy_velocity, kernel_sums, mean_of_pairs
+from dmviz.losses._pairs import discrepancy_value, discrepancy_velocity, kernel_sums, own_sums
 from dmviz.losses.energy_distance import EnergyDistance
 from dmviz.losses.ksd import Ksd
 from dmviz.losses.mmd import Mmd
@@ -73,8 +73,18 @@ def test_value_alone_equals_value_with_gradient(kernel: Kernel, path: str) -> No
             assert alone.item() == pytest.approx(
                 discrepancy_velocity(x, target, kernel, a, unbiased).value.item(), abs=1e-12
             )
-        every = a @ kernel_sums(x, x, a, kernel, path == "compiled").s
-        assert mean_of_pairs(x, a, kernel, path == "compiled").item() == pytest.approx(every.item(), abs=1e-13)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+@pytest.mark.parametrize(("n", "d"), [(1, 2), (60, 2), (600, 3), (40, 20), (1500, 9)])
+def test_each_pair_once_gives_the_sums_over_all_pairs(kernel: Kernel, n: int, d: int, path: str) -> None:
+    x, a, _ = clouds(max(n, 2), 2, d)
+    x, a = x[:n], a[:n] / a[:n].sum()
+    every = kernel_sums(x, x, a, kernel, path == "compiled")
+    for want_grad in (False, True):
+        mean, grad = own_sums(x, a, kernel, path == "compiled", want_grad)
+        assert mean.item() == pytest.approx((a @ every.s).item(), abs=1e-13)
+    assert torch.allclose(grad, every.grad, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("p", [1, 2])
@@ -98,8 +108,9 @@ def test_threads_change_no_bit(loss, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DMVIZ_COMPILE", "1")
     x, a, target = clouds(260, 240, 2, torch.float32)
     target = Cloud(target.x, target.weight, score=lambda z: -z)
-    alone = velocity_of(loss, x, target, RNG, a)
     monkeypatch.setattr(_compiled, "PARALLEL", 1)
+    monkeypatch.setattr(_compiled, "threads", lambda: 1)
+    alone = velocity_of(loss, x, target, RNG, a)
     monkeypatch.setattr(_compiled, "threads", lambda: 2)
     with ThreadPoolExecutor(4) as sessions:
         for answer in sessions.map(lambda _: velocity_of(loss, x, target, RNG, a), range(8)):

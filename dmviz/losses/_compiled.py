@@ -162,42 +162,109 @@ def add_kernel_sums(
             len(x) * len(y),
         )
         return
-    close = x.new_tensor((1e4 if kernel.kinked else 64.0) * torch.finfo(x.dtype).eps).numpy()[()]
-    x2, y2, row_sum = x.square().sum(1), y.square().sum(1), torch.zeros_like(s)
+    x2, y2 = x.square().sum(1), y.square().sum(1)
+    pulled = x.new_zeros(len(x), x.shape[1] + 1, dtype=torch.float64) if want_grad else s
+    share = torch.cat((y, torch.ones_like(y[:, :1])), 1) * b[:, None] if want_grad else y
     for i, j in panels(len(x), len(y)):
-        g = x[i] @ y[j].T
-        _fused.weigh_products(
-            *(t.numpy() for t in (g, x[i], y[j], x2[i], y2[j], b[j])),
-            code, lengths, close, s[i].numpy(), row_sum[i].numpy(),
-        )  # fmt: skip
+        w = _weighed(x, y, (x2, y2), i, j, b[j], kernel, s[i], want_grad)
         if want_grad:
-            grad[i] -= g @ y[j]
+            pulled[i] += w @ share[j]
     if want_grad:
-        grad += row_sum[:, None] * x
+        grad += pulled[:, -1:] * x - pulled[:, :-1]
 
 
-def pairs_after(y: Tensor, b: Tensor, kernel: Kernel) -> Tensor:
-    """For every y_i, sum_j b_j k(y_i, y_j) over the points j after it: each pair once."""
+def _weighed(
+    x: Tensor, y: Tensor, squares: tuple[Tensor, Tensor], i: slice, j: slice,
+    b: Tensor, kernel: Kernel, s: Tensor, want_grad: bool,
+) -> Tensor:  # fmt: skip
+    """k'(r) / r between x[i] and y[j] where wanted; row sums of b k are added to s."""
     from dmviz.losses import _fused
 
-    y, b, s = y.contiguous(), b.to(y.dtype).contiguous(), torch.zeros(len(y), dtype=torch.float64)
-    across, lengths, code = y.T.contiguous().numpy(), y.new_tensor(kernel.lengths).numpy(), _fused.CODES[kernel.name]
-    none = torch.zeros(1, y.shape[1], dtype=torch.float64).numpy()
+    close = x.new_tensor((1e4 if kernel.kinked else 64.0) * torch.finfo(x.dtype).eps).numpy()[()]
+    g, lengths = x[i] @ y[j].T, x.new_tensor(kernel.lengths).numpy()
+    parts = (t.numpy() for t in (g, x[i], y[j], squares[0][i], squares[1][j], b))
+    _fused.weigh_products(*parts, _fused.CODES[kernel.name], lengths, close, s.numpy(), want_grad)
+    return g
+
+
+def own_sums(x: Tensor, a: Tensor, kernel: Kernel, direct: bool, want_grad: bool) -> tuple[Tensor, Tensor]:
+    """sum_ij a_i a_j k(x_i, x_j), and the gradient of sum_j a_j k(x_i, x_j) at every i; each pair once."""
+    x, a = x.contiguous(), a.to(x.dtype).contiguous()
+    wide = a.double()
+    if direct and not want_grad:
+        return 2.0 * (wide @ _pairs_after(x, a, kernel)) + kernel.at_zero * wide.square().sum(), x
+    if direct:
+        after, grad = _own_pairs(x, a, kernel)
+        return 2.0 * (wide @ after) + kernel.at_zero * wide.square().sum(), grad
+    return _own_products(x, a, kernel, want_grad)
+
+
+def _pairs_after(x: Tensor, a: Tensor, kernel: Kernel) -> Tensor:
+    """For every x_i, sum_j a_j k(x_i, x_j) over the points j after it."""
+    from dmviz.losses import _fused
+
+    s, none = torch.zeros(len(x), dtype=torch.float64), torch.zeros(1, x.shape[1], dtype=torch.float64).numpy()
+    across, lengths, code = x.T.contiguous().numpy(), x.new_tensor(kernel.lengths).numpy(), _fused.CODES[kernel.name]
     over_rows(
         lambda i: _fused.kernel_rows(
-            y[i].numpy(), across, b.numpy(), code, lengths, s[i].numpy(), none, False, i.start
+            x[i].numpy(), across, a.numpy(), code, lengths, s[i].numpy(), none, False, i.start
         ),
-        len(y),
-        len(y) ** 2 // 2,
+        len(x),
+        len(x) ** 2 // 2,
     )
     return s
 
 
+LANES = 8
+"""Blocks of rows are dealt to so many lanes, each with sums of its own, whatever the number of threads."""
+
+
+def _own_pairs(x: Tensor, a: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
+    """For every x_i, sum_j a_j k(x_i, x_j) over the points j after it; and the gradients over all points."""
+    from dmviz.losses import _fused
+
+    pairs = len(x) ** 2 // 2
+    lanes = LANES if pairs >= PARALLEL else 1
+    across, lengths = x.T.contiguous().numpy(), x.new_tensor(kernel.lengths).numpy()
+    s, grad = torch.zeros(len(x), dtype=torch.float64), torch.zeros(lanes, *across.shape, dtype=torch.float64)
+
+    def work(mine: slice) -> None:
+        for lane in range(mine.start, mine.stop):
+            _fused.own_rows(
+                x.numpy(), across, a.numpy(), _fused.CODES[kernel.name], lengths, lane, lanes, s.numpy(),
+                grad[lane].numpy(),
+            )  # fmt: skip
+
+    over_rows(work, lanes, pairs)
+    return s, grad.sum(0).T
+
+
+def _own_products(x: Tensor, a: Tensor, kernel: Kernel, want_grad: bool) -> tuple[Tensor, Tensor]:
+    n, x2 = len(x), x.square().sum(1)
+    s, pulled = torch.zeros(n, dtype=torch.float64), torch.zeros(n, x.shape[1] + 1, dtype=torch.float64)
+    share, twice = torch.cat((x, torch.ones_like(x[:, :1])), 1) * a[:, None], 2.0 * a
+    for start in range(0, n, PANEL[0]):
+        i = slice(start, min(start + PANEL[0], n))
+        w = _weighed(x, x, (x2, x2), i, i, a[i], kernel, s[i], want_grad)
+        if want_grad:
+            pulled[i] += w @ share[i]
+        for after in range(i.stop, n, PANEL[1]):
+            j = slice(after, min(after + PANEL[1], n))
+            w = _weighed(x, x, (x2, x2), i, j, twice[j], kernel, s[i], want_grad)
+            if want_grad:
+                pulled[i] += w @ share[j]
+                pulled[j] += w.T @ share[i]
+    return a.double() @ s, pulled[:, -1:] * x - pulled[:, :-1]
+
+
+PANEL = (256, 1024)
+"""Rows and columns whose product stays in the second cache."""
+
+
 def panels(n: int, m: int) -> Iterator[tuple[slice, slice]]:
-    """Row and column ranges whose product stays in the second cache."""
-    for i in range(0, n, 256):
-        for j in range(0, m, 1024):
-            yield slice(i, i + 256), slice(j, j + 1024)
+    for i in range(0, n, PANEL[0]):
+        for j in range(0, m, PANEL[1]):
+            yield slice(i, min(i + PANEL[0], n)), slice(j, min(j + PANEL[1], m))
 
 
 def softmin_parts(
@@ -231,6 +298,35 @@ def softmin_parts(
         if want_grad:
             sums[i] = sums[i] * old[i, None] - g @ y[j]
     return peak, total, sums + row_sum[:, None] * x
+
+
+def plan(
+    x: Tensor, y: Tensor, h: Tensor, eps: float, p: int, most: int
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]] | None:
+    """Largest exponent, sum over it, and the rows of the plan (see `_fused.plan_rows`); None where it is too full."""
+    from dmviz.losses import _fused
+
+    scale = x.new_tensor((0.5 if p == 2 else 1.0) / eps).numpy()[()]
+    cut = x.new_tensor(17.0 if x.dtype == torch.float32 else 37.0).numpy()[()]
+    peak, start = torch.empty(len(x), dtype=torch.float64), torch.empty(len(x) + 1, dtype=torch.int64)
+    total, room = torch.empty_like(peak), min(most, (len(x) + 1) * len(y))
+    column, share = torch.empty(room, dtype=torch.int32), torch.empty(room, dtype=x.dtype)
+    x, y, h = x.contiguous(), y.T.contiguous(), h.contiguous()
+    fits = _fused.plan_rows(
+        *(t.numpy() for t in (x, y, h)), scale, p, cut, *(t.numpy() for t in (peak, total, start, column, share))
+    )
+    return (peak, total, (start, column, share)) if fits else None
+
+
+def newton_step(
+    rows: tuple[Tensor, Tensor, Tensor], a: Tensor, m: Tensor, slope: Tensor, need: float, most: int
+) -> tuple[Tensor, float]:
+    """See `_fused.newton_step`."""
+    from dmviz.losses import _fused
+
+    u = torch.empty_like(m)
+    left, _ = _fused.newton_step(*(t.numpy() for t in (*rows, a, m, slope)), need, most, u.numpy())
+    return u, float(left)
 
 
 def add_stein_sums(

@@ -18,7 +18,7 @@ from numba.extending import intrinsic, overload
 _LOOSE = {"reassoc", "contract", "arcp", "nsz"}
 _OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": _LOOSE}
 
-TILE = 512
+TILE, ROWS = 512, 64
 DISTANCE, GAUSSIAN, LAPLACIAN, IMQ = 0, 1, 2, 3
 CODES = {"distance": DISTANCE, "gaussian": GAUSSIAN, "laplacian": LAPLACIAN, "imq": IMQ}
 
@@ -34,7 +34,7 @@ S0, S1, S2, S3 = (
 S4, S5, S6 = np.float32(0.00961805667843204), np.float32(0.0013400428177711937), np.float32(0.00015461444724808513)
 LOG2E32, LOG2E = np.float32(1.4426950408889634), 1.4426950408889634
 HALF32, LOW32, ZERO32 = np.float32(0.5), np.float32(-125.0), np.float32(0.0)
-THREE_HALVES32, TINY32 = np.float32(1.5), np.float32(1e-30)
+ONE32, TINY32 = np.float32(1.0), np.float32(1e-30)
 
 
 @intrinsic
@@ -46,16 +46,6 @@ def _float_of_bits(context: Any, bits: Any) -> Any:
         return builder.bitcast(args[0], ir.FloatType() if out == types.float32 else ir.DoubleType())
 
     return out(bits), generate
-
-
-@intrinsic
-def _bits_of_float(context: Any, number: Any) -> Any:
-    """The bits of a float32."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.IntType(32))
-
-    return types.int32(number), generate
 
 
 def _exp(t):
@@ -98,13 +88,8 @@ def _inverse_root_of(r2):
     if r2 == types.float32:
 
         def root32(r2):
-            # A guess from halved exponent bits and three Newton steps: half the time of a square root and a division.
-            r2 = r2 if r2 > TINY32 else TINY32
-            y = _float_of_bits(np.int32(np.int32(0x5F3759DF) - (_bits_of_float(r2) >> np.int32(1))))
-            half = HALF32 * r2
-            y = y * (THREE_HALVES32 - half * y * y)
-            y = y * (THREE_HALVES32 - half * y * y)
-            return y * (THREE_HALVES32 - half * y * y)
+            # Compiled to the processor's estimate and one Newton step where it has one: right to 2e-7.
+            return ONE32 / math.sqrt(r2 if r2 > TINY32 else TINY32)
 
         return root32
 
@@ -130,37 +115,59 @@ def _squares_of(x, i, y, j0, n, r2):
 
 @njit(**_OPTIONS)
 def _weigh(code, lengths, r2, n, b, w):
-    """w[:n] = b k'(r) / r, and the sum of b k over the tile. `r2` is kept."""
+    """w[:n] = k'(r) / r, and the sum of b k over the tile. `r2` is kept."""
     total = r2.dtype.type(0)
     one = r2.dtype.type(1)
     if code == DISTANCE:
         for j in range(n):
             inverse = _inverse_root(r2[j])
-            w[j] = -inverse * b[j]
+            w[j] = -inverse
             total -= r2[j] * inverse * b[j]
     elif code == LAPLACIAN:
         c = -one / lengths[0]
         for j in range(n):
             inverse = _inverse_root(r2[j])
-            k = _exp(r2[j] * inverse * c) * b[j]
+            k = _exp(r2[j] * inverse * c)
             w[j] = c * inverse * k
-            total += k
+            total += k * b[j]
     elif code == IMQ:
         c = one / (lengths[0] * lengths[0])
         for j in range(n):
             k = _inverse_root(one + r2[j] * c)
-            w[j] = -c * k * k * k * b[j]
+            w[j] = -c * k * k * k
             total += k * b[j]
     else:
-        for j in range(n):
-            w[j] = 0
-        for length in lengths:
-            c = -one / (length * length)
+        for scale in range(len(lengths)):
+            c = -one / (lengths[scale] * lengths[scale])
             half = c / (one + one)
             for j in range(n):
-                k = _exp(r2[j] * half) * b[j]
-                w[j] += c * k
-                total += k
+                k = _exp(r2[j] * half)
+                w[j] = c * k if scale == 0 else w[j] + c * k
+                total += k * b[j]
+    return total
+
+
+@njit(**_OPTIONS)
+def _sum_of(code, lengths, r2, n, b):
+    """The sum of b k over the tile alone, with exactly rounded square roots."""
+    total = r2.dtype.type(0)
+    one = r2.dtype.type(1)
+    if code == DISTANCE:
+        for j in range(n):
+            total -= math.sqrt(r2[j]) * b[j]
+    elif code == LAPLACIAN:
+        c = -one / lengths[0]
+        for j in range(n):
+            total += _exp(math.sqrt(r2[j]) * c) * b[j]
+    elif code == IMQ:
+        c = one / (lengths[0] * lengths[0])
+        for j in range(n):
+            total += _inverse_root(one + r2[j] * c) * b[j]
+    else:
+        for length in lengths:
+            half = -one / (length * length * (one + one))
+            for j in range(n):
+                total += _exp(r2[j] * half) * b[j]
     return total
 
 
@@ -174,9 +181,15 @@ def kernel_rows(x, y, b, code, lengths, s, grad, want_grad, first):
     for i in range(x.shape[0]):
         for j0 in range(first + i + 1 if first >= 0 else 0, y.shape[1], TILE):
             n = min(TILE, y.shape[1] - j0)
+            share = b[j0 : j0 + n]
             _squares_of(x, i, y, j0, n, r2)
-            s[i] += _weigh(code, lengths, r2, n, b[j0 : j0 + n], w)
-            for d in range(x.shape[1] if want_grad else 0):
+            if not want_grad:
+                s[i] += _sum_of(code, lengths, r2, n, share)
+                continue
+            s[i] += _weigh(code, lengths, r2, n, share, w)
+            for j in range(n):
+                w[j] *= share[j]
+            for d in range(x.shape[1]):
                 here, row = x[i, d], y[d, j0 : j0 + n]
                 part = x.dtype.type(0)
                 for j in range(n):
@@ -185,16 +198,47 @@ def kernel_rows(x, y, b, code, lengths, s, grad, want_grad, first):
 
 
 @njit(**_OPTIONS)
-def weigh_products(g, x, y, x2, y2, b, code, lengths, close, s, w_sum):
-    """In place g = x . y^T (B, C) -> b k'(r) / r, with row sums; y (C, D). Pairs closer than `close` exactly."""
+def own_rows(x, y, a, code, lengths, lane, lanes, s, grad):
+    """Each pair i < j of x (N, D), y = x^T, once, for every `lanes`-th block of rows i.
+
+    Adds sum_j a_j k_ij to s_i, and to grad (D, N) what the pair adds to the gradient at i and at j.
+    """
+    count = y.shape[1]
+    r2, w, far = np.empty(TILE, x.dtype), np.empty(TILE, x.dtype), np.empty(y.shape[:1] + (TILE,), x.dtype)
+    for i0 in range(lane * ROWS, count, lanes * ROWS):
+        for j0 in range(i0, count, TILE):
+            end = min(j0 + TILE, count)
+            far[:] = 0
+            for i in range(i0, min(i0 + ROWS, end - 1)):
+                start = max(j0, i + 1)
+                n = end - start
+                share, mine = a[start:end], a[i]
+                _squares_of(x, i, y, start, n, r2)
+                s[i] += _weigh(code, lengths, r2, n, share, w)
+                for d in range(y.shape[0]):
+                    here, row, there = x[i, d], y[d, start:end], far[d, start - j0 : end - j0]
+                    part = x.dtype.type(0)
+                    for j in range(n):
+                        pull = w[j] * (here - row[j])
+                        part += share[j] * pull
+                        there[j] += mine * pull
+                    grad[d, i] += part
+            for d in range(y.shape[0]):
+                for j in range(end - j0):
+                    grad[d, j0 + j] -= far[d, j]
+
+
+@njit(**_OPTIONS)
+def weigh_products(g, x, y, x2, y2, b, code, lengths, close, s, want_grad):
+    """In place g = x . y^T (B, C) -> k'(r) / r, and the row sums of b k; y (C, D). Pairs closer than `close` exactly."""
     size = g.shape[1]
     r2 = np.empty(size, g.dtype)
-    two, zero = g.dtype.type(2), g.dtype.type(0)
+    two, zero, farthest = g.dtype.type(2), g.dtype.type(0), np.max(y2)
     for i in range(g.shape[0]):
-        row, near = g[i], 0
-        bound = close * (x2[i] + np.max(y2))
+        row, near, here = g[i], 0, x2[i]
+        bound = close * (here + farthest)
         for j in range(size):
-            r2[j] = max(x2[i] + y2[j] - two * row[j], zero)
+            r2[j] = max(here + y2[j] - two * row[j], zero)
             near += r2[j] < bound
         if near > 0:
             for j in range(size):
@@ -204,15 +248,14 @@ def weigh_products(g, x, y, x2, y2, b, code, lengths, close, s, w_sum):
                         z = x[i, d] - y[j, d]
                         exact += z * z
                     r2[j] = exact
+        if not want_grad:
+            s[i] += _sum_of(code, lengths, r2, size, b)
+            continue
         s[i] += _weigh(code, lengths, r2, size, b, row)
         if near > 0:
             for j in range(size):
                 if r2[j] == zero:  # where two points meet there is no direction to go
                     row[j] = zero
-        total = zero
-        for j in range(size):
-            total += row[j]
-        w_sum[i] += total
 
 
 @njit(**{**_OPTIONS, "fastmath": True})
@@ -311,6 +354,90 @@ def softmin_products(g, x, y, x2, y2, h, scale, p, close, peak, total, w_sum, ol
 
 
 @njit(**_OPTIONS)
+def plan_rows(x, y, h, scale, p, cut, peak, total, start, column, share):
+    """The plan's rows as shares, entries e^cut below the largest left out; False where they do not fit.
+
+    For x (N, D) and y (D, M): z_ij = h_j - scale |x_i - y_j|^p, its largest value and the sum of e^(z - peak) of each
+    row; row i has columns column[start[i] : start[i + 1]].
+    """
+    size, filled = y.shape[1], 0
+    r2, z = np.empty(size, x.dtype), np.empty(size, x.dtype)
+    one, root = x.dtype.type(1), p == 1
+    start[0] = 0
+    for i in range(x.shape[0]):
+        _squares_of(x, i, y, 0, size, r2)
+        if root:
+            for j in range(size):
+                z[j] = h[j] - scale * r2[j] * _inverse_root(r2[j])
+        else:
+            for j in range(size):
+                z[j] = h[j] - scale * r2[j]
+        top = _largest(z, size)
+        if filled + size > len(column):
+            return False
+        first, low = filled, top - cut
+        for j in range(size):  # every column is written, and kept by moving on: no branch
+            column[filled] = j
+            filled += z[j] > low
+        mass = x.dtype.type(0)
+        for k in range(first, filled):
+            e = _exp(z[column[k]] - top)
+            share[k] = e
+            mass += e
+        inverse = one / mass
+        for k in range(first, filled):
+            share[k] *= inverse
+        peak[i], total[i], start[i + 1] = top, mass, filled
+    return True
+
+
+@njit(**{**_OPTIONS, "fastmath": True})
+def newton_step(start, column, share, a, m, slope, need, most, u):
+    """Solve (diag(m) - P^T diag(a) P) u = slope by conjugate gradients; how much u . slope last gained, and how often.
+
+    Stops where five steps together gained less than `need`.
+    """
+    size = len(m)
+    r, z, d, q = slope.copy(), np.empty(size), np.empty(size), np.empty(size)
+    gains = np.zeros(5)
+    rz, count = 0.0, 0
+    for j in range(size):
+        u[j] = 0.0
+        z[j] = r[j] / m[j] if m[j] > 0.0 else 0.0
+        d[j] = z[j]
+        rz += r[j] * z[j]
+    for count in range(1, most + 1):
+        for j in range(size):
+            q[j] = m[j] * d[j]
+        for i in range(len(a)):
+            t = 0.0
+            for k in range(start[i], start[i + 1]):
+                t += share[k] * d[column[k]]
+            t *= a[i]
+            for k in range(start[i], start[i + 1]):
+                q[column[k]] -= t * share[k]
+        curve = 0.0
+        for j in range(size):
+            curve += d[j] * q[j]
+        if not curve > 0.0:
+            break
+        alpha = rz / curve
+        new = 0.0
+        for j in range(size):
+            u[j] += alpha * d[j]
+            r[j] -= alpha * q[j]
+            z[j] = r[j] / m[j] if m[j] > 0.0 else 0.0
+            new += r[j] * z[j]
+        gains[count % 5] = alpha * rz
+        if count >= 5 and gains.sum() <= need:
+            break
+        beta, rz = new / rz, new
+        for j in range(size):
+            d[j] = z[j] + beta * d[j]
+    return gains.sum(), count
+
+
+@njit(**_OPTIONS)
 def stein_rows(x, s, y, s_y, a, code, length, u, grad, by_score):
     """Sums of the Stein kernel u_ij, its gradient at fixed scores, and its derivative in the score (see `_stein`)."""
     dim = x.shape[1]
@@ -371,7 +498,11 @@ def compile_all() -> None:
         kernel_rows(x, y, one, 0, one, s, grad, True, -1)
         g, scalar = np.ascontiguousarray(x @ y), dtype(1)
         x2 = (x * x).sum(1)
-        weigh_products(g, x, x, x2, x2, one, 0, one, scalar, s, s.copy())
+        own_rows(x, y, one, 0, one, 0, 1, s, grad)
+        weigh_products(g, x, x, x2, x2, one, 0, one, scalar, s, True)
         softmin_rows(x, y, one, scalar, 2, s.copy(), s.copy(), grad, True)
         softmin_products(g, x, x, x2, x2, one, scalar, 2, scalar, s.copy(), s.copy(), s.copy(), s.copy())
         stein_rows(x, x, y, y, one, 1, scalar, s, grad, grad.copy())
+        start, column, share = np.zeros(3, np.int64), np.zeros(4, np.int32), np.zeros(4, dtype)
+        plan_rows(x, y, one, scalar, 2, scalar, s, s.copy(), start, column, share)
+        newton_step(start, column, share, np.full(2, 0.5), np.full(2, 0.5), np.zeros(2), 0.0, 1, np.zeros(2))

@@ -47,20 +47,67 @@ def kernel_sums(x: Tensor, y: Tensor, b: Tensor, kernel: Kernel, compiled: bool,
     if compiled:
         _compiled.add_kernel_sums(x, y, b, kernel, s, grad, x.shape[1] <= DIRECT, want_grad)
         return Sums(s, grad)
-    for rows, columns in tiles(len(x), len(y), x):
-        part = _direct if x.shape[1] <= DIRECT else _product
-        k, g = part(x[rows], y[columns], b[columns], kernel)
-        s[rows] += k
-        grad[rows] += g
+    for i, j in tiles(len(x), len(y), x):
+        if not want_grad:
+            s[i] += kernel_of(kernel, squares(x[i], y[j])) @ b[j]
+            continue
+        tile = _Tile(x[i], y[j], kernel)
+        s[i] += tile.k @ b[j]
+        grad[i] += tile.pull(b[j])
     return Sums(s, grad)
 
 
-def _direct(x: Tensor, y: Tensor, b: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
-    """One tile from exact differences."""
-    apart = differences(x, y)
-    r2 = sum_of_squares(apart)
-    k, w = kernel_and_slope(kernel, r2)
-    return k @ b, torch.stack([z.mul_(w) @ b for z in apart], dim=1)
+@torch.no_grad()
+def own_sums(x: Tensor, a: Tensor, kernel: Kernel, compiled: bool, want_grad: bool = True) -> tuple[Tensor, Tensor]:
+    """sum_ij a_i a_j k(x_i, x_j), (), and the gradient of sum_j a_j k(x_i, x_j) at every i (N, D); each pair once."""
+    if x.shape[1] > DIRECT:
+        x = x - x.mean(0)
+    if compiled:
+        return _compiled.own_sums(x, a, kernel, x.shape[1] <= DIRECT, want_grad)
+    wide = torch.float64 if x.device.type != "mps" else torch.float32
+    mean, grad, a = x.new_zeros((), dtype=wide), x.new_zeros(x.shape, dtype=wide), a.to(x.dtype)
+    for i, j in tiles(len(x), len(x), x):
+        if j.start < i.start:
+            continue
+        both = 1.0 if i == j else 2.0
+        if not want_grad:
+            mean += both * (a[i].to(wide) @ (kernel_of(kernel, squares(x[i], x[j])) @ a[j]).to(wide))
+            continue
+        tile = _Tile(x[i], x[j], kernel)
+        mean += both * (a[i].to(wide) @ (tile.k @ a[j]).to(wide))
+        if i != j:
+            grad[j] += tile.pull_back(a[i])
+        grad[i] += tile.pull(a[j])
+    return mean, grad
+
+
+class _Tile:
+    """k and its slopes between x (B, D) and y (C, D), and what they pull."""
+
+    def __init__(self, x: Tensor, y: Tensor, kernel: Kernel) -> None:
+        self.x, self.y = x, y
+        self.apart = differences(x, y) if x.shape[1] <= DIRECT else None
+        if self.apart:
+            self.k, self.w = kernel_and_slope(kernel, sum_of_squares(self.apart))
+            for z in self.apart:
+                z.mul_(self.w)
+            return
+        r2, near = _squares(x, y, 1e4 if kernel.kinked else 64.0)
+        met = near[r2[near[:, 0], near[:, 1]] <= 0.0]
+        self.k, self.w = kernel_and_slope(kernel, r2)
+        self.w[met[:, 0], met[:, 1]] = 0.0  # where two points meet there is no direction to go
+
+    def pull(self, b: Tensor) -> Tensor:
+        """sum_j b_j grad k(x_i - y_j), (B, D)."""
+        if self.apart:
+            return torch.stack([z @ b for z in self.apart], dim=1)
+        return (self.w @ b)[:, None] * self.x - self.w @ (b[:, None] * self.y)
+
+    def pull_back(self, a: Tensor) -> Tensor:
+        """sum_i a_i grad k(y_j - x_i), (C, D)."""
+        if self.apart:
+            return torch.stack([-(a @ z) for z in self.apart], dim=1)
+        return (a @ self.w)[:, None] * self.y - self.w.T @ (a[:, None] * self.x)
 
 
 def differences(x: Tensor, y: Tensor) -> list[Tensor]:
@@ -78,17 +125,6 @@ def sum_of_squares(apart: list[Tensor]) -> Tensor:
 def squares(x: Tensor, y: Tensor) -> Tensor:
     """(B, C) squared distances; in high dimension x and y must be near the origin."""
     return sum_of_squares(differences(x, y)) if x.shape[1] <= DIRECT else _squares(x, y, 1e4)[0]
-
-
-def _product(x: Tensor, y: Tensor, b: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
-    """One tile from matrix products; x and y must be near the origin."""
-    r2, near = _squares(x, y, 1e4 if kernel.kinked else 64.0)
-    met = near[r2[near[:, 0], near[:, 1]] <= 0.0]
-    k, w = kernel_and_slope(kernel, r2)
-    s = k @ b
-    w.mul_(b)
-    w[met[:, 0], met[:, 1]] = 0.0  # where two points meet there is no direction to go
-    return s, w.sum(1, keepdim=True).mul(x).sub_(w @ y)
 
 
 def _squares(x: Tensor, y: Tensor, trust: float) -> tuple[Tensor, Tensor]:
@@ -141,7 +177,7 @@ def discrepancy_value(
 ) -> Tensor:
     """The discrepancy alone, without what its gradient would cost."""
     a, b, compiled = mass_of(x, weight), target.mass(), _compiled.chosen(target.memo, x)
-    own = mean_of_pairs(x, a, kernel, compiled)
+    own, _ = own_sums(x, a, kernel, compiled, want_grad=False)
     cross = kernel_sums(x, target.x, b, kernel, compiled, want_grad=False).s
     if unbiased:
         own = _off_diagonal(own, a, kernel)
@@ -154,14 +190,12 @@ def discrepancy_velocity(
 ) -> Velocity:
     """The discrepancy and minus twice the gradient of the witness at each particle."""
     a, b, compiled = mass_of(x, weight), target.mass(), _compiled.chosen(target.memo, x)
-    own, cross = kernel_sums(x, x, a, kernel, compiled), kernel_sums(x, target.x, b, kernel, compiled)
-    wide = own.s.dtype
-    mean_own = a.to(wide) @ own.s
-    pull = own.grad
+    mean_own, pull = own_sums(x, a, kernel, compiled)
+    cross = kernel_sums(x, target.x, b, kernel, compiled)
     if unbiased:
         mean_own = _off_diagonal(mean_own, a, kernel)
         pull = pull * _off_diagonal_scale(a)
-    value = mean_own + _target_term(target, kernel, unbiased, compiled) - 2.0 * (a.to(wide) @ cross.s)
+    value = mean_own + _target_term(target, kernel, unbiased, compiled) - 2.0 * (a.to(cross.s.dtype) @ cross.s)
     v = (2.0 * (cross.grad - pull)).to(x.dtype)
     if weight is not None:
         v = torch.where(weight[:, None] > 0, v, 0.0)  # a particle without weight has no velocity
@@ -227,17 +261,8 @@ def _target_term(target: Cloud, kernel: Kernel, unbiased: bool, compiled: bool) 
 def _own_term(target: Cloud, kernel: Kernel, unbiased: bool, compiled: bool) -> Tensor:
     with torch.no_grad():
         b = target.mass()
-        mean = mean_of_pairs(target.x, b, kernel, compiled)
+        mean, _ = own_sums(target.x, b, kernel, compiled, want_grad=False)
         return _off_diagonal(mean, b, kernel) if unbiased else mean
-
-
-def mean_of_pairs(x: Tensor, a: Tensor, kernel: Kernel, compiled: bool) -> Tensor:
-    """sum_ij a_i a_j k(x_i, x_j), (); each pair once where that is compiled."""
-    if compiled and x.shape[1] <= DIRECT:
-        wide = a.double()
-        return 2.0 * (wide @ _compiled.pairs_after(x, a, kernel)) + kernel.at_zero * wide.square().sum()
-    s = kernel_sums(x, x, a, kernel, compiled, want_grad=False).s
-    return a.to(s.dtype) @ s
 
 
 def _off_diagonal_scale(a: Tensor) -> Tensor:
