@@ -162,10 +162,11 @@ def test_svgd_of_repeated_points_is_svgd_with_weights() -> None:
     assert torch.allclose(many[[0, 3, 5, 6, 7]], few, atol=1e-12)
 
 
-def test_svgd_blocks_do_not_change_the_direction(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = torch.randn(70, 2, generator=seeded(1), dtype=torch.float64)
+@pytest.mark.parametrize("d", [2, 20])
+def test_svgd_blocks_do_not_change_the_direction(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(70, d, generator=seeded(1), dtype=torch.float64)
     whole = stein_direction(x, -x, 0.5)
-    monkeypatch.setattr("dmviz.flows.svgd.BLOCK", 300)
+    monkeypatch.setattr("dmviz.flows.svgd.SIDE", 16)
     assert torch.allclose(stein_direction(x, -x, 0.5), whole, atol=1e-14)
 
 

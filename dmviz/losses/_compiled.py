@@ -165,8 +165,9 @@ def add_kernel_sums(
     x2, y2 = x.square().sum(1), y.square().sum(1)
     pulled = x.new_zeros(len(x), x.shape[1] + 1, dtype=torch.float64) if want_grad else s
     share = torch.cat((y, torch.ones_like(y[:, :1])), 1) * b[:, None] if want_grad else y
+    buffer = x.new_empty(PANEL[0] * PANEL[1])
     for i, j in panels(len(x), len(y)):
-        w = _weighed(x, y, (x2, y2), i, j, b[j], kernel, s[i], want_grad)
+        w = _weighed(x, y, (x2, y2), i, j, b[j], kernel, s[i], want_grad, buffer)
         if want_grad:
             pulled[i] += w @ share[j]
     if want_grad:
@@ -175,13 +176,14 @@ def add_kernel_sums(
 
 def _weighed(
     x: Tensor, y: Tensor, squares: tuple[Tensor, Tensor], i: slice, j: slice,
-    b: Tensor, kernel: Kernel, s: Tensor, want_grad: bool,
+    b: Tensor, kernel: Kernel, s: Tensor, want_grad: bool, buffer: Tensor,
 ) -> Tensor:  # fmt: skip
     """k'(r) / r between x[i] and y[j] where wanted; row sums of b k are added to s."""
     from dmviz.losses import _fused
 
     close = x.new_tensor((1e4 if kernel.kinked else 64.0) * torch.finfo(x.dtype).eps).numpy()[()]
-    g, lengths = x[i] @ y[j].T, x.new_tensor(kernel.lengths).numpy()
+    lengths, rows, columns = x.new_tensor(kernel.lengths).numpy(), i.stop - i.start, j.stop - j.start
+    g = torch.mm(x[i], y[j].T, out=buffer[: rows * columns].view(rows, columns))
     parts = (t.numpy() for t in (g, x[i], y[j], squares[0][i], squares[1][j], b))
     _fused.weigh_products(*parts, _fused.CODES[kernel.name], lengths, close, s.numpy(), want_grad)
     return g
@@ -243,14 +245,15 @@ def _own_products(x: Tensor, a: Tensor, kernel: Kernel, want_grad: bool) -> tupl
     n, x2 = len(x), x.square().sum(1)
     s, pulled = torch.zeros(n, dtype=torch.float64), torch.zeros(n, x.shape[1] + 1, dtype=torch.float64)
     share, twice = torch.cat((x, torch.ones_like(x[:, :1])), 1) * a[:, None], 2.0 * a
+    buffer = x.new_empty(PANEL[0] * PANEL[1])
     for start in range(0, n, PANEL[0]):
         i = slice(start, min(start + PANEL[0], n))
-        w = _weighed(x, x, (x2, x2), i, i, a[i], kernel, s[i], want_grad)
+        w = _weighed(x, x, (x2, x2), i, i, a[i], kernel, s[i], want_grad, buffer)
         if want_grad:
             pulled[i] += w @ share[i]
         for after in range(i.stop, n, PANEL[1]):
             j = slice(after, min(after + PANEL[1], n))
-            w = _weighed(x, x, (x2, x2), i, j, twice[j], kernel, s[i], want_grad)
+            w = _weighed(x, x, (x2, x2), i, j, twice[j], kernel, s[i], want_grad, buffer)
             if want_grad:
                 pulled[i] += w @ share[j]
                 pulled[j] += w.T @ share[i]
@@ -309,7 +312,7 @@ def plan(
     scale = x.new_tensor((0.5 if p == 2 else 1.0) / eps).numpy()[()]
     cut = x.new_tensor(17.0 if x.dtype == torch.float32 else 37.0).numpy()[()]
     peak, start = torch.empty(len(x), dtype=torch.float64), torch.empty(len(x) + 1, dtype=torch.int64)
-    total, room = torch.empty_like(peak), min(most, (len(x) + 1) * len(y))
+    total, m, room = torch.empty_like(peak), torch.zeros(len(y), dtype=torch.float64), min(most, (len(x) + 1) * len(y))
     column, share = torch.empty(room, dtype=torch.int32), torch.empty(room, dtype=x.dtype)
     x, y, h = x.contiguous(), y.T.contiguous(), h.contiguous()
     fits = _fused.plan_rows(

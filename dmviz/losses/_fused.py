@@ -18,7 +18,7 @@ from numba.extending import intrinsic, overload
 _LOOSE = {"reassoc", "contract", "arcp", "nsz"}
 _OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": _LOOSE}
 
-TILE, ROWS = 512, 64
+TILE, ROWS = 1024, 64
 DISTANCE, GAUSSIAN, LAPLACIAN, IMQ = 0, 1, 2, 3
 CODES = {"distance": DISTANCE, "gaussian": GAUSSIAN, "laplacian": LAPLACIAN, "imq": IMQ}
 
@@ -102,15 +102,22 @@ def _inverse_root_of(r2):
 @njit(**_OPTIONS)
 def _squares_of(x, i, y, j0, n, r2):
     """r2[:n] = |x_i - y_j|^2 for the n points from j0 on."""
-    here, row = x[i, 0], y[0, j0 : j0 + n]
-    for j in range(n):
-        z = here - row[j]
-        r2[j] = z * z
-    for d in range(1, x.shape[1]):
-        here, row = x[i, d], y[d, j0 : j0 + n]
+    dim = x.shape[1]
+    first, row = x[i, 0], y[0, j0 : j0 + n]
+    if dim % 2:
         for j in range(n):
-            z = here - row[j]
-            r2[j] += z * z
+            z = first - row[j]
+            r2[j] = z * z
+    else:
+        second, next_row = x[i, 1], y[1, j0 : j0 + n]
+        for j in range(n):
+            z, t = first - row[j], second - next_row[j]
+            r2[j] = z * z + t * t
+    for d in range(2 - dim % 2, dim, 2):  # two coordinates at a time: half the passes
+        first, second, row, next_row = x[i, d], x[i, d + 1], y[d, j0 : j0 + n], y[d + 1, j0 : j0 + n]
+        for j in range(n):
+            z, t = first - row[j], second - next_row[j]
+            r2[j] += z * z + t * t
 
 
 @njit(**_OPTIONS)
@@ -187,14 +194,21 @@ def kernel_rows(x, y, b, code, lengths, s, grad, want_grad, first):
                 s[i] += _sum_of(code, lengths, r2, n, share)
                 continue
             s[i] += _weigh(code, lengths, r2, n, share, w)
-            for j in range(n):
-                w[j] *= share[j]
-            for d in range(x.shape[1]):
-                here, row = x[i, d], y[d, j0 : j0 + n]
-                part = x.dtype.type(0)
+            dim, row = x.shape[1], y[0, j0 : j0 + n]
+            if dim % 2:
+                here, part = x[i, 0], x.dtype.type(0)
                 for j in range(n):
-                    part += w[j] * (here - row[j])
+                    part += w[j] * share[j] * (here - row[j])
+                grad[i, 0] += part
+            for d in range(dim % 2, dim, 2):
+                here, there, row, next_row = x[i, d], x[i, d + 1], y[d, j0 : j0 + n], y[d + 1, j0 : j0 + n]
+                part, next_part = x.dtype.type(0), x.dtype.type(0)
+                for j in range(n):
+                    pull = w[j] * share[j]
+                    part += pull * (here - row[j])
+                    next_part += pull * (there - next_row[j])
                 grad[i, d] += part
+                grad[i, d + 1] += next_part
 
 
 @njit(**_OPTIONS)
@@ -204,7 +218,7 @@ def own_rows(x, y, a, code, lengths, lane, lanes, s, grad):
     Adds sum_j a_j k_ij to s_i, and to grad (D, N) what the pair adds to the gradient at i and at j.
     """
     count = y.shape[1]
-    r2, w, far = np.empty(TILE, x.dtype), np.empty(TILE, x.dtype), np.empty(y.shape[:1] + (TILE,), x.dtype)
+    r2, w, far = np.empty(TILE, x.dtype), np.empty(TILE, x.dtype), np.empty((*y.shape[:1], TILE), x.dtype)
     for i0 in range(lane * ROWS, count, lanes * ROWS):
         for j0 in range(i0, count, TILE):
             end = min(j0 + TILE, count)
@@ -230,7 +244,7 @@ def own_rows(x, y, a, code, lengths, lane, lanes, s, grad):
 
 @njit(**_OPTIONS)
 def weigh_products(g, x, y, x2, y2, b, code, lengths, close, s, want_grad):
-    """In place g = x . y^T (B, C) -> k'(r) / r, and the row sums of b k; y (C, D). Pairs closer than `close` exactly."""
+    """In place g = x . y^T (B, C) -> k'(r) / r, with row sums of b k; y (C, D). Pairs closer than `close` exactly."""
     size = g.shape[1]
     r2 = np.empty(size, g.dtype)
     two, zero, farthest = g.dtype.type(2), g.dtype.type(0), np.max(y2)
