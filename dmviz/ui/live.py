@@ -74,11 +74,12 @@ def with_drawn_target(setup: Setup, points: tuple[tuple[float, ...], ...]) -> Se
 
 
 def notes(stage: Stage) -> tuple[str, ...]:
-    """What a viewer should know about the run on stage."""
-    found = stage.scene.notes if stage.scene else ()
-    for at, _ in branches(stage)[:1]:
-        found = (*found, f"Frames up to {at} were made under other settings; the link alone gives a run of its own.")
-    return tuple(found)
+    """What a viewer should know about the run on stage besides what its player says."""
+    return tuple(
+        f"Frames up to {at} were made under other settings; the link alone gives a run of its own, and so does the "
+        "exported script."
+        for at, _ in branches(stage)[:1]
+    )
 
 
 def player_colors(setup: Setup) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The only door to session state and the address bar."""
 
+import importlib
 import threading
 from dataclasses import replace
 from typing import Any
@@ -35,15 +36,17 @@ def through_app() -> None:
 
 @st.cache_resource
 def _warm() -> bool:
-    """Compile the fused kernels in the background, once a process; runs begun before use the plain ones."""
-    threading.Thread(target=_compile, daemon=True, name="dmviz-warm").start()
+    """Load in the background, once a process, what a first choice would otherwise wait for."""
+    threading.Thread(target=_load, daemon=True, name="dmviz-warm").start()
     return True
 
 
-def _compile() -> None:
+def _load() -> None:
     from dmviz.losses._compiled import warm
 
     warm()
+    for name in ("ot", "scipy.optimize", "sklearn.datasets", "sklearn.decomposition"):
+        importlib.import_module(name)
 
 
 def stage() -> Stage:
