@@ -37,31 +37,39 @@ class Kernel(NamedTuple):
 def kernel_and_slope(kernel: Kernel, r2: Tensor) -> tuple[Tensor, Tensor]:
     """k and w = k'(r) / r of squared distances, so that the gradient in x is w (x - y). `r2` is used up.
 
-    w is 0 where two points meet: the mean of all directions.
+    Where two points meet w is finite, and the difference that it multiplies is 0.
     """
-    if kernel.name == "distance":
-        w = _inverse_root(r2)  # 1 / r
-        return r2.mul_(w).neg_(), w.neg_()
-    if kernel.name == "laplacian":
-        inverse = _inverse_root(r2)
-        k = r2.mul_(inverse).mul_(-1.0 / kernel.lengths[0]).clamp_min_(-80.0).exp_()
-        return k, inverse.mul_(k).mul_(-1.0 / kernel.lengths[0])
+    if kernel.kinked:
+        w = r2.clamp_min(1e-30).rsqrt_()  # 1 / r
+        if kernel.name == "distance":
+            w.neg_()
+            return r2.mul_(w), w
+        k = r2.mul_(w).mul_(-1.0 / kernel.lengths[0]).clamp_min_(-80.0).exp_()
+        return k, w.mul_(k).mul_(-1.0 / kernel.lengths[0])
     if kernel.name == "imq":
         scale = kernel.lengths[0] ** -2
         k = r2.mul_(scale).add_(1.0).rsqrt_()
         return k, (k * k).mul_(k).mul_(-scale)
-    k, w = torch.zeros_like(r2), torch.zeros_like(r2)
-    for length in kernel.lengths:
-        # torch.exp is an order of magnitude slower where its result underflows: clamp first.
-        e = (r2 * (-0.5 / length**2)).clamp_min_(-80.0).exp_()
+    k = _gaussian(r2, kernel.lengths[0])
+    w = k * (-1.0 / kernel.lengths[0] ** 2)
+    for length in kernel.lengths[1:]:
+        e = _gaussian(r2, length)
         k.add_(e)
         w.add_(e, alpha=-1.0 / length**2)
     return k, w
 
 
-def _inverse_root(r2: Tensor) -> Tensor:
-    """1 / r, and 0 where r = 0."""
-    return r2.rsqrt().masked_fill_(r2 <= 0.0, 0.0)
+def _gaussian(r2: Tensor, length: float) -> Tensor:
+    # torch.exp is an order of magnitude slower where its result underflows: clamp first.
+    return (r2 * (-0.5 / length**2)).clamp_min_(-80.0).exp_()
+
+
+def kernel_alone(kernel: Kernel, r2: Tensor) -> Tensor:
+    """k without what autograd would need. `r2` is used up."""
+    if not kernel.kinked:
+        return kernel_of(kernel, r2)
+    r = r2.sqrt_()
+    return r.neg_() if kernel.name == "distance" else r.mul_(-1.0 / kernel.lengths[0]).clamp_min_(-80.0).exp_()
 
 
 def kernel_of(kernel: Kernel, r2: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dmviz.cloud import Cloud, mass_of
 from dmviz.losses import _compiled
-from dmviz.losses._kernels import Kernel, kernel_and_slope, kernel_of
+from dmviz.losses._kernels import Kernel, kernel_alone, kernel_and_slope, kernel_of
 from dmviz.protocols import Velocity
 
 DIRECT = 8
@@ -49,7 +49,7 @@ def kernel_sums(x: Tensor, y: Tensor, b: Tensor, kernel: Kernel, compiled: bool,
         return Sums(s, grad)
     for i, j in tiles(len(x), len(y), x):
         if not want_grad:
-            s[i] += kernel_of(kernel, squares(x[i], y[j])) @ b[j]
+            s[i] += kernel_alone(kernel, squares(x[i], y[j])) @ b[j]
             continue
         tile = _Tile(x[i], y[j], kernel)
         s[i] += tile.k @ b[j]
@@ -71,7 +71,7 @@ def own_sums(x: Tensor, a: Tensor, kernel: Kernel, compiled: bool, want_grad: bo
             continue
         both = 1.0 if i == j else 2.0
         if not want_grad:
-            mean += both * (a[i].to(wide) @ (kernel_of(kernel, squares(x[i], x[j])) @ a[j]).to(wide))
+            mean += both * (a[i].to(wide) @ (kernel_alone(kernel, squares(x[i], x[j])) @ a[j]).to(wide))
             continue
         tile = _Tile(x[i], x[j], kernel)
         mean += both * (a[i].to(wide) @ (tile.k @ a[j]).to(wide))
