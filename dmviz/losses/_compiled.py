@@ -190,7 +190,7 @@ def _weighed(
 
 
 def own_sums(x: Tensor, a: Tensor, kernel: Kernel, direct: bool, want_grad: bool) -> tuple[Tensor, Tensor]:
-    """sum_ij a_i a_j k(x_i, x_j), and the gradient of sum_j a_j k(x_i, x_j) at every i; each pair once."""
+    """sum_ij a_i a_j k(x_i, x_j), and where wanted the gradient of sum_j a_j k(x_i, x_j) at every i; each pair once."""
     x, a = x.contiguous(), a.to(x.dtype).contiguous()
     wide = a.double()
     if direct and not want_grad:
