@@ -304,9 +304,9 @@ def softmin_parts(
 
 
 def plan(
-    x: Tensor, y: Tensor, h: Tensor, eps: float, p: int, most: int
-) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]] | None:
-    """Largest exponent, sum over it, and the rows of the plan (see `_fused.plan_rows`); None where it is too full."""
+    x: Tensor, y: Tensor, h: Tensor, a: Tensor, eps: float, p: int, most: int
+) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor, Tensor]] | None:
+    """Largest exponent, sum over it, marginal on y, and rows of the plan, where they fit (see `_fused.plan_rows`)."""
     from dmviz.losses import _fused
 
     scale = x.new_tensor((0.5 if p == 2 else 1.0) / eps).numpy()[()]
@@ -316,9 +316,9 @@ def plan(
     column, share = torch.empty(room, dtype=torch.int32), torch.empty(room, dtype=x.dtype)
     x, y, h = x.contiguous(), y.T.contiguous(), h.contiguous()
     fits = _fused.plan_rows(
-        *(t.numpy() for t in (x, y, h)), scale, p, cut, *(t.numpy() for t in (peak, total, start, column, share))
+        *(t.numpy() for t in (x, y, h, a)), scale, p, cut, *(t.numpy() for t in (peak, total, m, start, column, share))
     )
-    return (peak, total, (start, column, share)) if fits else None
+    return (peak, total, m, (start, column, share)) if fits else None
 
 
 def newton_step(

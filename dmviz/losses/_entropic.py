@@ -47,22 +47,28 @@ class Problem(NamedTuple):
 
 
 class Effort(NamedTuple):
-    """When to stop: the marginals' L1 error, and the most iterations."""
+    """When to stop: the marginals' L1 error, the most sweeps, and what part of the value may be missing."""
 
     tolerance: float
     iterations: int
+    share: float = 1.0
+    known: float = math.inf  # what the value has besides the dual of this problem; inf: the value does not matter
+
+
+class Pairs(NamedTuple):
+    """Moves of a potential and how the residual answered: what an accelerated step knows of the sweep's slope."""
+
+    moves: Tensor  # (K, M)
+    falls: Tensor  # (K, M)
 
 
 class Pair(NamedTuple):
-    """f on x and g on y, float64, half a sweep apart: `after` the soft minimum of g comes in, f has caught up."""
+    """f on x and g on y, float64, and the share of mass that the marginal on y misplaced before the last update."""
 
     f: Tensor
     g: Tensor
-    drift: float  # how far the marginal on y was off before the last half-sweep (L1)
-    step: float = 1.0
-
-    def after(self, fresh: Tensor) -> Tensor:
-        return self.f + self.step * (fresh - self.f)
+    drift: float
+    pairs: Pairs | None = None
 
 
 def log_weight(b: Tensor) -> Tensor:
@@ -153,25 +159,178 @@ def temperatures(problem: Problem, scaling: float = 0.7) -> list[float]:
     return [length**problem.p for length in lengths]
 
 
-def solve_pair(problem: Problem, effort: Effort, start: tuple[Tensor, Tensor] | None = None) -> Pair:
-    """Potentials of the transport from x to y: annealed, then over-relaxed until the marginals fit.
+def solve_pair(problem: Problem, effort: Effort, g: Tensor | None = None, pairs: Pairs | None = None) -> Pair:
+    r"""Potentials of the transport from x to y: annealed, then accelerated sweeps until the dual has arrived.
 
-    From a `start` there is no annealing, and a few sweeps run at one pace: those of a flow carry on from step to step.
+    From a potential `g` on y there is no annealing. A sweep is g -> G(g), both half-steps; r = G(g) - g. With f the
+    soft minimum of g the dual is $$ D(g) = \sum_i a_i f_i + \sum_j b_j g_j, $$ a lower bound (the plan's mass is 1),
+    and its slope is b less the marginal on y. Around the best potential D is a parabola, so that a step `d` onto it
+    gains half of slope . d: where this is below `share` of the value, the step is taken and the value has arrived.
+    A step after which D is lower is taken back, and what led to it is forgotten.
     """
-    back = problem.turned
-    f, g = start or _annealed(problem)
-    b, enough = problem.log_b.exp(), max(effort.tolerance, _reachable(problem))
-    pace = Pace(FOLLOWING)
-    for sweep in range(effort.iterations):
-        fresh = soft(back, f).f
-        drift = _marginal_error(b, g, fresh, problem.eps)
-        if drift <= enough or pace.stuck:
-            return Pair(f, fresh, drift, 1.0)
-        step = pace(drift)
-        g = g + step * (fresh - g)
-        if sweep < effort.iterations - 1:
-            f = f + step * (soft(problem, g).f - f)
-    return Pair(f, g, drift, step)
+    back, b, a = problem.turned, problem.log_b.exp(), problem.log_a.exp()
+    g = _annealed(problem) if g is None else g
+    enough, unit = max(effort.tolerance, _reachable(problem)), torch.finfo(problem.x.dtype).eps
+    best = last = None
+    floor, drift, smallest, idle = 0.0, math.inf, math.inf, 0
+    for _ in range(effort.iterations):
+        f = soft(problem, g).f
+        dual = float(a @ f + b @ g)
+        if best is not None and not dual >= best[0] - floor:
+            g, pairs, last = best[1] + best[2], None, None
+            best = None
+            continue
+        r = soft(back, f).f - g
+        floor = unit * (abs(dual) + problem.eps)
+        slope = -b * (-r / problem.eps).clamp(-50.0, 50.0).expm1()
+        drift = float(slope.abs().sum())
+        idle = 0 if drift < smallest else idle + 1
+        smallest = min(drift, smallest)
+        if last is not None and drift < 1.0:
+            pairs = _with(pairs, g - last[0], r - last[1], b)
+        last, best = (g, r), (dual, g, r)
+        step = _accelerated(r, pairs, b) if drift < 1.0 else r
+        gap = 0.5 * float(slope @ step)
+        g = g + step
+        value = effort.known + dual + gap
+        if idle >= 50 or (drift <= enough and abs(gap) <= max(effort.share * value, floor)):
+            break
+    return Pair(f, g, drift, pairs)
+
+
+KEPT = 8
+"""Pairs that an accelerated step looks at."""
+
+
+def _with(pairs: Pairs | None, move: Tensor, fall: Tensor, b: Tensor) -> Pairs:
+    """One pair more, the oldest beyond `KEPT` left out; each scaled to a fall of 1."""
+    size = float((b @ fall.square()).sqrt())
+    if not size > 0:
+        return pairs or Pairs(move[None, :][:0], fall[None, :][:0])
+    new = Pairs(move[None, :] / size, fall[None, :] / size)
+    if pairs is None:
+        return new
+    return Pairs(*(torch.cat([n, o[: KEPT - 1]]) for n, o in zip(new, pairs, strict=True)))
+
+
+def _accelerated(r: Tensor, pairs: Pairs | None, b: Tensor, pace: float = 1.0) -> Tensor:
+    """Anderson's step: `pace` r where nothing is known; where the falls explain r, the moves that undo it."""
+    if pairs is None or not len(pairs.falls):
+        return pace * r
+    weighed = pairs.falls * b
+    gram = weighed @ pairs.falls.T
+    gram = gram + 1e-10 * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    part: Tensor = torch.linalg.solve(gram, weighed @ r)
+    undo: Tensor = part @ (pairs.moves + pace * pairs.falls)
+    return pace * r - undo
+
+
+STORED = 4_000_000
+"""Entries of a plan that a Newton step may hold: 16 MB in float32, and their columns."""
+
+
+SEARCHED = 25_000_000
+"""Pairs up to which it is worth trying: what is large in a plan between more may not fit."""
+
+
+class Plan(NamedTuple):
+    """Soft minima on x, the plan's rows as shares (sparse when compiled), and its marginal on y."""
+
+    f: Tensor
+    rows: Tensor | tuple[Tensor, Tensor, Tensor]
+    m: Tensor
+
+
+def plan_of(problem: Problem, g: Tensor) -> Plan | None:
+    """The plan of a potential on y, with all its mass in the rows; None where it is too large to hold."""
+    if len(problem.x) * len(problem.y) > (SEARCHED if problem.compiled else STORED):
+        return None
+    a, h = problem.log_a.exp(), problem.log_b + g / problem.eps
+    top = h.max()
+    h = (h - top).to(problem.x.dtype)
+    if problem.compiled:
+        found = _compiled.plan(problem.x, problem.y, h, a, problem.eps, problem.p, STORED)
+        if found is None:
+            return None
+        peak, total, m, rows = found
+        return Plan(-problem.eps * (peak + total.log() + top), rows, m)
+    z, _ = _exponent(problem.x, problem.y, h, problem.eps, problem.p)
+    peak = z.amax(1, keepdim=True)
+    share = z.sub_(peak).clamp_min_(_FLOOR).exp_()
+    total = share.sum(1, keepdim=True)
+    share = share.div_(total)
+    f = -problem.eps * (peak.double() + total.double().log() + top)[:, 0]
+    return Plan(f, share, (a.to(share.dtype) @ share).double())
+
+
+def _newton_move(plan: Plan, a: Tensor, slope: Tensor, need: float, most: int = 300) -> tuple[Tensor, float]:
+    """Solve (diag(m) - P^T diag(a) P) u = slope by conjugate gradients until five steps gain less than `need`."""
+    if isinstance(plan.rows, tuple):
+        return _compiled.newton_step(plan.rows, a, plan.m, slope, need, most)
+    share, m = plan.rows, plan.m.clamp_min(1e-300)
+    weight, u, r = a.to(share.dtype), torch.zeros_like(slope), slope
+    z = r / m
+    d, rz, gains = z, float(r @ z), [math.inf]
+    for _ in range(most):
+        q = m * d - (share.T @ (weight * (share @ d.to(share.dtype)))).double()
+        curve = float(d @ q)
+        if not curve > 0.0:
+            break
+        alpha = rz / curve
+        u, r = u + alpha * d, r - alpha * q
+        gains.append(alpha * rz)
+        if sum(gains[-5:]) <= need:
+            break
+        z = r / m
+        before, rz = rz, float(r @ z)
+        d = z + (rz / before) * d
+    return u, sum(gains[-5:])
+
+
+def solve(problem: Problem, effort: Effort, g: Tensor | None = None, pairs: Pairs | None = None) -> Pair:
+    """Potentials from those that a flow kept, or annealed: by Newton steps where the plan can be held, else sweeps."""
+    g = _annealed(problem) if g is None else g
+    return solve_newton(problem, effort, g) or solve_pair(problem, effort, g, pairs)
+
+
+def solve_newton(problem: Problem, effort: Effort, g: Tensor) -> Pair | None:
+    """Potentials by Newton steps on the dual from a start, sweeps while that is far off; None where it does not fit.
+
+    D has slope s = b - m in g and Hessian -(diag(m) - P^T diag(a) P) / eps, P the rows of the plan as shares: along
+    eps u, with u from conjugate gradients, D gains eps s . u / 2. What a full step leaves is of third order, about
+    max |u| of that; where this is below `share` of the value, the last step's end is the answer.
+    """
+    a, b, unit = problem.log_a.exp(), problem.log_b.exp(), torch.finfo(problem.x.dtype).eps
+    enough = max(effort.tolerance, _reachable(problem))
+    best, step, smallest, idle = -math.inf, torch.zeros_like(g), math.inf, 0
+    backs, kept, drift = 0, Plan(g, g, g), math.inf
+    for _ in range(effort.iterations):
+        plan = plan_of(problem, g + step)
+        if plan is None:
+            return None
+        dual = float(a @ plan.f + b @ (g + step))
+        floor = 4.0 * unit * (abs(dual) + problem.eps)
+        if not dual >= best - floor:
+            idle, backs = idle + 1, backs + 1
+            step = 0.25 * step if backs < 4 else soft(problem.turned, kept.f).f - g  # a sweep never lowers D
+            if idle >= 50:
+                break
+            continue
+        g, best, kept, backs = g + step, dual, plan, 0
+        slope = b - plan.m
+        drift = float(slope.abs().sum())
+        if drift >= 0.5:
+            step = soft(problem.turned, plan.f).f - g
+            continue
+        idle, smallest = (0, drift) if drift < 0.9 * smallest else (idle + 1, smallest)
+        need = max(effort.share * (effort.known + dual), floor)
+        u, left = _newton_move(plan, a, slope - slope.sum() * b, 0.5 * need / problem.eps)
+        gap, far = 0.5 * problem.eps * float(slope @ u), float(u.abs().max())
+        step = problem.eps * u * min(1.0, 4.0 / max(far, 1e-300))
+        arrived = gap * min(far, 1.0) <= need and (drift <= enough or far <= enough)
+        if arrived or idle >= 50 or (idle >= 8 and gap <= 16.0 * floor):
+            break
+    return Pair(kept.f, g + step, drift)
 
 
 def solve_small(problem: Problem, start: tuple[Tensor, Tensor] | None = None) -> Pair:
@@ -226,8 +385,8 @@ def _newton(problem: Problem, cost: Tensor, g: Tensor, eps: float) -> tuple[Tens
     return g, error
 
 
-def _annealed(problem: Problem) -> tuple[Tensor, Tensor]:
-    """Rough potentials at the blur, from blurs as wide as the clouds on down."""
+def _annealed(problem: Problem) -> Tensor:
+    """A rough potential on y at the blur, from blurs as wide as the clouds on down."""
     back, step = problem.turned, 1.0
     f = torch.zeros(len(problem.x), dtype=torch.float64, device=problem.x.device)
     g = torch.zeros(len(problem.y), dtype=torch.float64, device=problem.x.device)
@@ -235,46 +394,7 @@ def _annealed(problem: Problem) -> tuple[Tensor, Tensor]:
         g = g + step * (soft(back, f, eps=eps).f - g)
         f = f + step * (soft(problem, g, eps=eps).f - f)
         step = 1.5
-    return f, g
-
-
-FOLLOWING = 1.8
-"""Pace that sweeps begin with, once the marginals roughly fit."""
-
-
-class Pace:
-    """How far to go along each update: over-relaxation, from how fast the marginals have been closing in.
-
-    Where a plain sweep shrinks the error by q, steps of 2 / (1 + sqrt(1 - q)) shrink it fastest. q is read off the
-    decrease over the last four sweeps. While the marginals are far off, plain sweeps, which always converge.
-    """
-
-    def __init__(self, step: float) -> None:
-        self.step = step
-        self.drifts: list[float] = []
-        self.best, self.idle = math.inf, 0
-
-    @property
-    def stuck(self) -> bool:
-        """Whether rounding, not the sweeps, now decides: nothing gained in fifty of them."""
-        return self.idle >= 50
-
-    def __call__(self, drift: float) -> float:
-        self.idle = 0 if drift < self.best else self.idle + 1
-        self.best = min(drift, self.best)
-        self.drifts.append(drift)
-        if len(self.drifts) > 4:
-            rate = (drift / max(self.drifts[0], 1e-300)) ** 0.25
-            if self.step - 1.0 < rate < 1.0:
-                q = min((rate + self.step - 1.0) ** 2 / (rate * self.step**2), 1.0)
-                self.step = min(2.0 / (1.0 + math.sqrt(1.0 - q)), 1.9)
-            self.drifts.clear()
-        return self.step if drift < 1.0 else 1.0
-
-
-def _marginal_error(b: Tensor, old: Tensor, fresh: Tensor, eps: float) -> float:
-    """sum_j b_j |exp((old - fresh) / eps) - 1|: the L1 error of the marginal before this half-step."""
-    return float(b @ ((old - fresh) / eps).clamp(-50.0, 50.0).expm1().abs())
+    return g
 
 
 def _reachable(problem: Problem) -> float:
@@ -284,9 +404,10 @@ def _reachable(problem: Problem) -> float:
 
 
 def solve_self(problem: Problem, effort: Effort, start: Tensor | None = None) -> tuple[Tensor, Soft]:
-    """The one potential of a cloud's transport onto itself, by averaged updates p <- (p + softmin p) / 2, and its plan.
+    """The one potential of a cloud's transport onto itself, and its plan, by averaged updates p <- p + r / 2.
 
-    From a `start` the plan is that of the last but one potential: its error halves with every step of a flow.
+    r = softmin p - p; every such update halves the error, and accelerated ones take off more. What the dual misses is
+    at most sum_i a_i r_i^2 / (2 eps), to second order.
     """
     p = start
     if p is None:
@@ -294,10 +415,15 @@ def solve_self(problem: Problem, effort: Effort, start: Tensor | None = None) ->
         for eps in temperatures(problem):
             p = 0.5 * (p + soft(problem, p, eps=eps).f)
     a, enough = problem.log_a.exp(), max(effort.tolerance, _reachable(problem))
+    floor, pairs, last = torch.finfo(problem.x.dtype).eps * problem.eps, None, None
     for _ in range(effort.iterations - 1):
-        fresh = soft(problem, p).f
-        drift = _marginal_error(a, p, fresh, problem.eps)
-        p = 0.5 * (p + fresh)
-        if drift <= enough:
+        r = soft(problem, p).f - p
+        drift = float(a @ (-r / problem.eps).clamp(-50.0, 50.0).expm1().abs())
+        gap = 0.5 * float(a @ r.square()) / problem.eps
+        if last is not None and drift < 1.0:
+            pairs = _with(pairs, p - last[0], r - last[1], a)
+        last = (p, r)
+        p = p + _accelerated(r, pairs, a, 0.5)
+        if drift <= enough and gap <= max(effort.share * effort.known, floor):
             break
     return p, soft(problem, p, want_grad=True)

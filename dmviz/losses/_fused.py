@@ -368,11 +368,11 @@ def softmin_products(g, x, y, x2, y2, h, scale, p, close, peak, total, w_sum, ol
 
 
 @njit(**_OPTIONS)
-def plan_rows(x, y, h, scale, p, cut, peak, total, start, column, share):
+def plan_rows(x, y, h, a, scale, p, cut, peak, total, m, start, column, share):
     """The plan's rows as shares, entries e^cut below the largest left out; False where they do not fit.
 
     For x (N, D) and y (D, M): z_ij = h_j - scale |x_i - y_j|^p, its largest value and the sum of e^(z - peak) of each
-    row; row i has columns column[start[i] : start[i + 1]].
+    row, and the plan's marginal m on y; row i has columns column[start[i] : start[i + 1]].
     """
     size, filled = y.shape[1], 0
     r2, z = np.empty(size, x.dtype), np.empty(size, x.dtype)
@@ -401,6 +401,7 @@ def plan_rows(x, y, h, scale, p, cut, peak, total, start, column, share):
         inverse = one / mass
         for k in range(first, filled):
             share[k] *= inverse
+            m[column[k]] += a[i] * share[k]
         peak[i], total[i], start[i + 1] = top, mass, filled
     return True
 
@@ -518,5 +519,5 @@ def compile_all() -> None:
         softmin_products(g, x, x, x2, x2, one, scalar, 2, scalar, s.copy(), s.copy(), s.copy(), s.copy())
         stein_rows(x, x, y, y, one, 1, scalar, s, grad, grad.copy())
         start, column, share = np.zeros(3, np.int64), np.zeros(4, np.int32), np.zeros(4, dtype)
-        plan_rows(x, y, one, scalar, 2, scalar, s, s.copy(), start, column, share)
+        plan_rows(x, y, one, s.copy(), scalar, 2, scalar, s, s.copy(), s.copy(), start, column, share)
         newton_step(start, column, share, np.full(2, 0.5), np.full(2, 0.5), np.zeros(2), 0.0, 1, np.zeros(2))
