@@ -410,12 +410,13 @@ def plan_rows(x, y, h, a, scale, p, cut, peak, total, m, start, column, share):
 def newton_step(start, column, share, a, m, slope, need, most, u):
     """Solve (diag(m) - P^T diag(a) P) u = slope by conjugate gradients; how much u . slope last gained, and how often.
 
-    Stops where five steps together gained less than `need`.
+    Stops where five steps together gained less than `need`, or than a fiftieth of all of them: what a far start leaves
+    is for the next Newton step.
     """
     size = len(m)
     r, z, d, q = slope.copy(), np.empty(size), np.empty(size), np.empty(size)
     gains = np.zeros(5)
-    rz, count = 0.0, 0
+    rz, whole, count = 0.0, 0.0, 0
     for j in range(size):
         u[j] = 0.0
         z[j] = r[j] / m[j] if m[j] > 0.0 else 0.0
@@ -444,7 +445,8 @@ def newton_step(start, column, share, a, m, slope, need, most, u):
             z[j] = r[j] / m[j] if m[j] > 0.0 else 0.0
             new += r[j] * z[j]
         gains[count % 5] = alpha * rz
-        if count >= 5 and gains.sum() <= need:
+        whole += alpha * rz
+        if count >= 5 and gains.sum() <= max(need, 0.02 * whole):
             break
         beta, rz = new / rz, new
         for j in range(size):
