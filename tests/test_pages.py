@@ -32,6 +32,15 @@ def flow(link: str = "") -> AppTest:
     return app.run()
 
 
+def open_drawers(app: AppTest) -> None:
+    """Open every expander: what lies behind a closed one is not made."""
+    for part in ("source", "target", "loss", "flow", "projection"):
+        for own in (False, True):
+            app.session_state[f"drawer.{part}.{own}"] = True
+    for title in ("Particles and seeds", "Run"):
+        app.session_state[f"drawer.{title}"] = True
+
+
 def shown(app: AppTest) -> str:
     """The link that the page says is on screen."""
     return next(c.value for c in app.caption if c.value.startswith("Link of")).split("`?")[1].rstrip("`")
@@ -73,6 +82,7 @@ def test_a_wrong_link_is_explained_and_the_page_still_works() -> None:
 @pytest.mark.parametrize("part", ["source", "target", "loss", "flow"])
 def test_every_entry_of_every_menu_draws_its_settings(part: str) -> None:
     app = flow()
+    open_drawers(app)
     folders = {
         "source": ("shapes", "datasets"),
         "target": ("shapes", "datasets"),
@@ -86,6 +96,18 @@ def test_every_entry_of_every_menu_draws_its_settings(part: str) -> None:
             for error in app.error:
                 assert "\n" not in error.value
                 assert "Traceback" not in error.value
+
+
+def test_a_closed_drawer_keeps_its_values() -> None:
+    link = "flow.dt=0.33&n=77&steps_per_frame=5"
+    app = flow(link)
+    assert not [s for s in app.select_slider if s.key in ("w.setup.n", "w.flow.euler.dt")]
+    assert from_link(shown(app)) == from_link(link)
+    open_drawers(app)
+    app.run()
+    assert app.select_slider(key="w.setup.n").value == 77
+    assert app.select_slider(key="w.flow.euler.dt").value == 0.33
+    assert from_link(shown(app)) == from_link(link)
 
 
 def test_the_source_follows_the_dimension_of_the_target() -> None:

@@ -1,7 +1,8 @@
 """The catalogue as widgets: a menu for each part of a setup, a slider for each parameter."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -30,14 +31,13 @@ def choose_setup() -> Setup:
     loss, flow = (_tried(problems, partial(_part, part)) for part in ("loss", "flow"))
     pca = entry_class("projections", "pca")
     projection = _tried(problems, lambda: _part("projection")) if (dim or 0) > 3 else pca()
-    with st.expander("Particles and seeds", expanded=False):
-        values = {p.name: _widget(p, "setup") for p in setup_params() if p.name in ALWAYS}
-    with st.expander("Run", expanded=False):
-        now = SimpleNamespace(**{p.name: session.value("setup", p.name, default=p.default) for p in setup_params()})
-        for param in setup_params():
-            if param.name not in ALWAYS:
-                shown = param.shown_in(now)
-                values[param.name] = _widget(param, "setup") if shown else getattr(now, param.name)
+    values = {p.name: session.value("setup", p.name, default=p.default) for p in setup_params()}
+    now = SimpleNamespace(**values)
+    for title, always in (("Particles and seeds", True), ("Run", False)):
+        mine = [p for p in setup_params() if (p.name in ALWAYS) == always and p.shown_in(now)]
+        with _drawer(title, title) as is_open:
+            if is_open:
+                values |= {p.name: _widget(p, "setup") for p in mine}
     if problems:
         raise problems[0]
     return Setup(source=source, target=target, loss=loss, flow=flow, projection=projection, **values)
@@ -65,16 +65,24 @@ def _part(part: str, dim: int | None = None) -> Any:
         session.put(part, name, "dim", value=dim)  # the source follows the target
     current = SimpleNamespace(**{p.name: session.value(part, name, p.name, default=p.default) for p in params_of(cls)})
     values = {p.name: getattr(current, p.name) for p in params_of(cls)}
-    with st.expander(f"{TITLES[part]} settings", expanded=part == "loss"):
-        values |= own_data.widgets(part, name, current)
-        for param in params:
-            if param.name == "dim" and dim is not None:
-                continue
-            if param.shown_in(current):
-                values[param.name] = _widget(param, part, name)
-        if not params:
-            st.caption("Nothing to set.")
+    own = len(params) < len(params_of(cls))  # a file to choose, points to draw: nothing goes on without
+    with _drawer(f"{TITLES[part]} settings", f"{part}.{own}", part == "loss" or own) as is_open:
+        if is_open:
+            values |= own_data.widgets(part, name, current)
+            for param in params:
+                if param.shown_in(current) and not (param.name == "dim" and dim is not None):
+                    values[param.name] = _widget(param, part, name)
+            if not params:
+                st.caption("Nothing to set.")
     return cls(**values)
+
+
+@contextmanager
+def _drawer(title: str, key: str, expanded: bool = False) -> Iterator[bool]:
+    """An expander that tells whether it is open: widgets behind a closed one are not made, and keep their values."""
+    box = st.expander(title, expanded=expanded, key=f"drawer.{key}", on_change="rerun")
+    with box:
+        yield bool(box.open)
 
 
 def _widget(param: Param, *path: str) -> Any:
