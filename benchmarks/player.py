@@ -163,7 +163,9 @@ def opened(browser: Any, address: str, n: int) -> tuple[Any, float]:
     page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
     page.goto(f"{address}/?link={quote(LINK.format(n=n), safe='')}")
     page.wait_for_function("() => window.__dmviz?.player?.state().paints > 0", polling=20, timeout=120_000)
-    painted = page.evaluate("() => performance.now()")
+    painted = page.evaluate(
+        "() => performance.getEntriesByName('dmviz-first-picture')[0]?.startTime ?? performance.now()"
+    )
     page.wait_for_function("() => window.__dmviz.player.state().available > 8", timeout=120_000)
     page.evaluate(SCRIPT)
     page.wait_for_timeout(800)

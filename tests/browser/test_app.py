@@ -174,6 +174,18 @@ def test_a_deep_link_is_well_served_as_the_very_first_request(app):
     assert app.first.errors == []
 
 
+def test_particles_are_on_screen_before_plotly_is(opened):
+    marks = []
+    for seed in range(5):  # on a busy machine frame 0 may come after the page
+        page = opened(f"{FAST}&seed={seed}")
+        assert page.locator(".dmv-poster").count() == 0
+        marks = page.evaluate("performance.getEntriesByName('dmviz-first-picture').map(e => e.startTime)")
+        if marks:
+            break
+    assert len(marks) == 1
+    assert marks[0] < page.evaluate("window.__dmviz.player.paintTimes()[0] ?? performance.now()")
+
+
 def test_from_a_card_to_a_flow_that_plays_and_back_home_and_to_the_same_flow(opened):
     page = opened("", "/")
     one = next(e for e in experiments() if e.name == "straight-lines")

@@ -1,6 +1,7 @@
 // The pure parts of the player, with Node's own test runner: node --test tests/player
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { fitted, positions } from "../../dmviz/ui/player/frontend/poster.js";
 
 const at = "../../dmviz/ui/player/frontend/";
 const { read, MISSING } = await import(`${at}wire.js`);
@@ -433,4 +434,22 @@ test("numbers are short", () => {
   assert.equal(number(-1.25), "−1.250");
   assert.equal(number(4.66e-4), "4.66e−4");
   assert.equal(number(NaN), "–");
+});
+
+test("the poster shows what was sent, and a number that was not finite stays none", () => {
+  const arrays = {
+    x: { data: Uint16Array.from([0, 0, 10, 20, 65535, 5]), shape: [1, 3, 2] },
+    box: { data: Float32Array.from([-1, 2, 0.5, 0.25]), shape: [4] },
+  };
+  assert.deepEqual([...positions(arrays, 0)], [-1, 2, 4, 7, NaN, 3.25]);
+});
+
+test("the poster's axes are equal, its box is whole and upright", () => {
+  const at = fitted([[-2, 0], [2, 1]], 400, 300);
+  const screen = ([x, y]) => [at.ax + at.s * x, at.ay - at.s * y];
+  const [left, bottom] = screen([-2, 0]);
+  const [right, top] = screen([2, 1]);
+  assert.ok(left >= 0 && right <= 400 && top >= 0 && bottom <= 300);
+  assert.ok(bottom > top);
+  assert.equal((right - left) / 4, (bottom - top) / 1);
 });

@@ -118,7 +118,7 @@ def player(
     generation, reply, chunk = st.session_state.get(kept, (-1, 0, b""))
     if generation != stage.generation:
         k0 = int(stage.pos)
-        chunk = stage.chunk(k0, scene=True, since=0, wait=0.05)
+        chunk = stage.chunk(k0, scene=True, since=0, wait=0.35)
         st.session_state[kept] = (stage.generation, reply, chunk)
     settings = {
         "key": key,

@@ -1,6 +1,7 @@
 // Entry of the component: Streamlit calls the default export whenever data or theme change.
 
 import { Player } from "./player.js";
+import { poster } from "./poster.js";
 import { read } from "./wire.js";
 
 const KEPT = 3000; // ms a player without a parent is kept: Streamlit may mount the component anew while it plays
@@ -18,14 +19,23 @@ function plotly() {
   return window.__dmvizPlotly;
 }
 
+/** Until the browser has painted what was drawn, or at once where it will not: a hidden tab paints nothing. */
+function painted() {
+  if (window.Plotly || document.hidden) return Promise.resolve();
+  return new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
+}
+
 function publish() {
   window.__dmviz = Object.fromEntries([...players].map(([key, entry]) => [key, entry.player.hook()]));
 }
 
 export default async function mount({ data, parentElement, setTriggerValue }) {
+  const message = data ? read(data) : null;
+  if (!window.Plotly && message && !parentElement.querySelector(".dmv-poster, .dmv")) poster(parentElement, message);
+  await painted(); // the poster is on screen before Plotly takes the thread
   const Plotly = await plotly();
-  if (!data) return undefined;
-  const message = read(data);
+  parentElement.querySelector(".dmv-poster")?.remove();
+  if (!message) return undefined;
   const key = message.settings.key;
   let entry = players.get(key);
   if (!entry) {
