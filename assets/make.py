@@ -31,7 +31,7 @@ PICTURES = {  # file -> address, width, height, seconds to play, what to press b
     "home": ("", 1440, 1400, 0),
     "flow-digits": ("flow?" + next(e.link for e in experiments() if e.name == "digits"), 1440, 900, 2.5),
     "flow-swiss-roll": ("flow?" + next(e.link for e in experiments() if e.name == "swiss-roll"), 1440, 900, 2.5),
-    "flow-phone": ("flow?target=two_moons&flow.dt=0.1", 390, 1500, 1.6),
+    "flow-phone": ("flow?target=two_moons&flow.dt=0.1", 390, 1400, 1.6),
 }
 
 
