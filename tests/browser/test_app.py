@@ -296,7 +296,6 @@ def test_a_target_drawn_by_mouse_is_the_target_of_the_link(opened):
 def test_an_uploaded_table_is_the_target_and_a_bad_file_is_one_sentence(opened, tmp_path):
     page = opened()
     choose(page, "w.target", "Own file")
-    unfold(page, "Target settings")
     table = tmp_path / "höhen.csv"
     table.write_text("a,b,kind\n" + "\n".join(f"{i / 20},{i % 7},{'xy'[i % 2]}" for i in range(60)), "utf-8")
     before = state(page)
