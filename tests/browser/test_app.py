@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
+from playwright.sync_api import expect
 
 from browser.conftest import free_port, served
 from dmviz import store
@@ -270,7 +271,8 @@ def test_new_seed_moves_the_particles_and_the_link_and_reset_goes_back_to_the_bi
     until(page, "s.pos === 0 && !s.playing")
     assert (on_screen(page, 0) == other).all()
     unfold(page, "Particles and seeds")
-    assert widget(page, "w.setup.seed").locator("input").input_value() == "5"
+    expect(widget(page, "w.setup.seed").locator("input")).to_have_value("5")
+    assert "seed=5" in page.url
 
 
 def test_a_target_drawn_by_mouse_is_the_target_of_the_link(opened):
