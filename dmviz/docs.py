@@ -94,7 +94,7 @@ def _cell(text: str) -> str:
     return re.sub(r"([\\|`*_<>\[\]$~])", r"\\\1", plain)
 
 
-_FACTS = {"needs": "Reads", "cost": "Cost", "laws": "Laws, each held by a test"}
+_FACTS = {"family": "Family", "needs": "Reads", "cost": "Cost", "laws": "Laws, each held by a test"}
 
 
 def facts(entry: Any) -> str:

@@ -12,6 +12,17 @@ from dmviz.protocols import Loss, Velocity
 Hold = Literal["free", "box", "sphere"]
 
 
+def drives(loss: Loss | type[Loss]) -> bool:
+    """Whether particles can follow it; a loss that only judges has no gradient."""
+    return bool(getattr(loss, "drives", True))
+
+
+def dims_of(loss: Loss | type[Loss]) -> tuple[int, int | None]:
+    """Least and most dimensions that it can be asked in."""
+    least, most = getattr(loss, "dims", (1, None))
+    return least, most
+
+
 def velocity_of(
     loss: Loss, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None, carry: Any = None
 ) -> Velocity:

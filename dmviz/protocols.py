@@ -11,16 +11,8 @@ from torch import Generator, Tensor
 
 from dmviz.cloud import Cloud
 from dmviz.items import Items
-
-Law = Literal[  # a claim that a property test tries; the app shows it because that test passes
-    "zero_at_target",  # F(X, X) = 0
-    "nonnegative",  # F >= 0
-    "symmetric",  # F(X, Y) = F(Y, X)
-    "shift_free",  # moving both clouds together changes nothing
-    "rotation_free",  # turning both clouds together changes nothing
-    "triangle",  # F^(1 / root) obeys the triangle inequality
-    "deterministic",  # the value does not depend on rng
-]
+from dmviz.laws import Family as Family  # what a loss looks at
+from dmviz.laws import Law as Law  # what a loss claims, and a property test tries
 
 
 class Entry(Protocol):
@@ -64,6 +56,7 @@ class Velocity(NamedTuple):
 class Loss(Entry, Protocol):
     """How far particles are from a target: the power (W2 squared, MMD squared), never its root."""
 
+    family: ClassVar[Family]
     needs: ClassVar[Literal["samples", "score", "nothing"]]  # what it reads of its target
     cost: ClassVar[str]  # time and memory, for example "N M D time, N + M memory"
     laws: ClassVar[frozenset[Law]]  # a property where parameters decide
@@ -75,6 +68,9 @@ class Loss(Entry, Protocol):
     # Optional: velocity(x, target, rng, weight=None, carry=None) -> Velocity   closed form, no autograd
     #   probe(at, x, target, rng, weight=None) -> (K, D)                 the pull felt at `at` among particles x
     #   prepare(target) -> Cloud                                         target-only work, once a run, kept in `memo`
+    #   drives = False          it only judges: piecewise constant or not differentiable, so no flow can follow it
+    #   dims = (1, 1)           dimensions that it can be asked in, least and most (None: no most)
+    #   ordered = True          particle i belongs to target row i, so that the order of points matters
 
 
 class Field(Protocol):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dmviz.catalog import entry_class, menu, name_of, place_of
 from dmviz.cloud import Cloud, seeded
-from dmviz.field import AimedField, aim
+from dmviz.field import AimedField, aim, dims_of, drives
 from dmviz.params import Help, Param, Range, params_of, settings
 from dmviz.protocols import Dataset, Fitted, Flow, Loss, Projection, Shape, State
 
@@ -71,6 +71,11 @@ class Setup:
             part = getattr(self, name)
             if not getattr(type(part), "__is_entry__", False) or place_of(part)[0] not in folders:
                 raise ValueError(f"Setup: {name} must be an entry from {' or '.join(folders)}, got {part!r}")
+        if self.flow.needs != "score" and not drives(self.loss):
+            raise ValueError(
+                f"{self.loss.title} only judges: it has no gradient that particles could follow. Name it among the "
+                "referees, and pick another loss to flow under"
+            )
         if self.flow.needs == "probe" and not hasattr(self.loss, "probe"):
             able = [n for n in menu("losses") if hasattr(entry_class("losses", n), "probe")]
             raise ValueError(
@@ -138,6 +143,8 @@ def read_link(link: Mapping[str, str] | str) -> tuple[Setup, tuple[str, ...]]:
         return Setup(**chosen), tuple(notes)
     except ValueError as error:  # parts that do not fit each other: keep the clouds, go back to a flow that fits all
         kept = {k: v for k, v in chosen.items() if k not in ("flow", "referees")}
+        if not drives(kept["loss"]):
+            del kept["loss"]
         return Setup(**kept), (*notes, str(error))
 
 
@@ -294,6 +301,8 @@ def _check_fit(setup: Setup, source: Cloud, target: Cloud) -> None:
             )
         if not torch.isfinite(cloud.x).all():
             raise ValueError(f"the {name} holds values that are not numbers; leave those rows out")
+    if reason := _unfit(setup.loss, source.dim):
+        raise ValueError(f"{reason} Pick other clouds or another loss.")
     wants = [part for part in (setup.loss, setup.flow) if part.needs == "score"]
     if wants and target.score is None:
         raise ValueError(
@@ -302,12 +311,23 @@ def _check_fit(setup: Setup, source: Cloud, target: Cloud) -> None:
         )
 
 
+def _unfit(loss: Loss, dim: int) -> str:
+    """One sentence where a loss cannot be asked in so many dimensions."""
+    least, most = dims_of(loss)
+    if least <= dim and (most is None or dim <= most):
+        return ""
+    wanted = f"{least}" if least == most else f"at least {least}" if most is None else f"{least} to {most}"
+    return f"{loss.title} is for {wanted} dimension{'s' * (wanted != '1')}, and these clouds have {dim}."
+
+
 def _referees(setup: Setup, source: Cloud, target: Cloud) -> tuple[dict[str, AimedField], tuple[str, ...]]:
     found, left_out = {}, []
     for name in setup.referee_names():
         loss = entry_class("losses", name)()
         most = REFEREE_POINTS.get(name)
-        if loss.needs == "score" and target.score is None:
+        if reason := _unfit(loss, source.dim):
+            left_out.append(f"Not shown: {reason}")
+        elif loss.needs == "score" and target.score is None:
             left_out.append(f"{loss.title} is not shown: the target has no known score.")
         elif most is not None and source.dim > 1 and max(len(source), len(target)) > most:
             left_out.append(f"{loss.title} is not shown: it is computed up to {most} points.")

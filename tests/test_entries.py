@@ -2,13 +2,14 @@
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dmviz.catalog import FOLDERS, entry_class, menu, name_of, place_of
+from dmviz.laws import Family
 from dmviz.params import Help, Param, Range, params_of, to_text
 
 ENTRIES = [(folder, name) for folder in FOLDERS for name in menu(folder)]
@@ -24,6 +25,9 @@ def test_an_entry_says_what_it_is(folder: str, name: str) -> None:
     if folder in ("losses", "flows"):
         assert cls.source, "a method names its source"
         assert "$$" in cls.__doc__, "a method shows its formula"
+    if folder == "losses":
+        assert cls.family in get_args(Family)
+        assert cls.needs in ("samples", "score", "nothing")
 
 
 @pytest.mark.parametrize(("folder", "name"), ENTRIES)

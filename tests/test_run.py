@@ -13,6 +13,7 @@ from test_entries import values
 
 from dmviz.catalog import entry_class, menu
 from dmviz.datasets.digits import Digits
+from dmviz.field import drives
 from dmviz.flows.euler import Euler
 from dmviz.flows.langevin import Langevin
 from dmviz.flows.noise_injection import NoiseInjection
@@ -47,7 +48,7 @@ def setups(draw: st.DrawFn) -> Setup:
     try:
         return Setup(**chosen)
     except ValueError:
-        return Setup(**{**chosen, "flow": Euler()})
+        return Setup(**{**chosen, "flow": Euler(), "loss": chosen["loss"] if drives(chosen["loss"]) else Mmd()})
 
 
 @given(setup=setups())

@@ -40,6 +40,7 @@ class BuresWasserstein:
     """
 
     title = "Bures-Wasserstein"
+    family = "transport"
     source = ("gelbrich1990", "bhatia2019")
     needs = "samples"
     cost = "(N + M) D^2 + D^3 time, N + M + D^2 memory"

@@ -44,6 +44,7 @@ class DbTsw:
     """
 
     title = "Tree-sliced Wasserstein (Db-TSW)"
+    family = "slices"
     source = ("tran2025dbtsw",)
     needs = "samples"
     cost = "T k (N + M) (D + log) time, N + M memory"

@@ -47,6 +47,7 @@ class EnergyDistance:
     """
 
     title = "Energy distance"
+    family = "kernels"
     source = ("szekely2013energy", "sejdinovic2013equivalence")
     needs = "samples"
     cost = "(N + M) N D time, N + M memory"

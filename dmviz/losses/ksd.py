@@ -46,6 +46,7 @@ class Ksd:
     """
 
     title = "Kernel Stein discrepancy"
+    family = "kernels"
     source = ("liu2016kernelized", "gorham2017measuring", "korba2021kernel")
     needs = "score"
     cost = "N^2 D time and one Jacobian product of the score, N memory"

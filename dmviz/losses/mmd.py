@@ -54,6 +54,7 @@ class Mmd:
     """
 
     title = "Maximum mean discrepancy"
+    family = "kernels"
     source = ("gretton2012kernel", "arbel2019maximum")
     needs = "samples"
     cost = "(N + M) N D time, N + M memory"

@@ -123,6 +123,7 @@ class Sinkhorn:
     """
 
     title = "Sinkhorn divergence"
+    family = "transport"
     source = ("feydy2019interpolating", "cuturi2013sinkhorn")
     needs = "samples"
     cost = "sweeps (2 M + N) N D time, N + M memory"

@@ -51,6 +51,7 @@ class SlicedWasserstein:
     """
 
     title = "Sliced Wasserstein"
+    family = "slices"
     source = ("rabin2011", "bonneel2015", "rowland2019", "nguyen2023quasi")
     needs = "samples"
     cost = "L (N + M) (D + log) time; L M memory with fixed directions, else N + M"

@@ -43,6 +43,7 @@ class TswSl:
     """
 
     title = "Tree-sliced Wasserstein (TSW-SL)"
+    family = "slices"
     source = ("tran2025tswsl",)
     needs = "samples"
     cost = "T k (N + M) (D + log) time; T k M memory with fixed trees, else N + M"

@@ -44,6 +44,7 @@ class Wasserstein:
     """
 
     title = "Exact W2"
+    family = "transport"
     source = ("villani2009", "bonneel2011", "flamary2021")
     needs = "samples"
     cost = "about N^3 time, N M memory, at most 3,000 points a side; on a line N log N and no limit"

@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import streamlit as st
 
 from dmviz.catalog import entry_class, menu
+from dmviz.field import drives
+from dmviz.laws import Family
 from dmviz.params import Param, Range, params_of
 from dmviz.run import PARTS, Setup, dim_of, setup_params
 from dmviz.ui import own_data, session
@@ -56,7 +58,13 @@ def _part(part: str, dim: int | None = None) -> Any:
     """One part of the setup: its menu, and its parameters in an expander."""
     folders = {name: folder for folder in PARTS[part] for name in menu(folder)}
     titles = {name: entry_class(folder, name).title for name, folder in folders.items()}
-    names = sorted(folders, key=lambda name: (PARTS[part].index(folders[name]), titles[name]))
+    if part == "loss":  # all that particles can follow, family by family
+        families = {name: entry_class("losses", name).family for name in folders if drives(entry_class("losses", name))}
+        folders = dict.fromkeys(families, "losses")
+        titles = {name: f"{titles[name]} · {families[name]}" for name in families}
+        names = sorted(folders, key=lambda name: (get_args(Family).index(families[name]), titles[name]))
+    else:
+        names = sorted(folders, key=lambda name: (PARTS[part].index(folders[name]), titles[name]))
     first = "gaussian" if part == "source" else names[0]
     name = st.selectbox(TITLES[part], names, format_func=titles.__getitem__, key=session.widget(part, default=first))
     cls = entry_class(folders[name], name)
