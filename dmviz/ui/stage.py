@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dmviz.ui.player import wire
+from dmviz.ui.shelf import Note, Shelf
 
 if TYPE_CHECKING:
     from dmviz.run import Frame, Scene
@@ -39,7 +40,7 @@ ARROWS = 400  # at most so many arrows are sent
 class _Run:
     """One run: its frames so far, and what its worker must know. Everything is guarded by `changed`."""
 
-    def __init__(self, link: str, generation: int, kept: "list[Frame]", parent: str, most: tuple[int, int]) -> None:
+    def __init__(self, link: str, generation: int, kept: Shelf, parent: str, most: tuple[int, int]) -> None:
         self.link, self.generation, self.parent = link, generation, parent
         self.name = blake2b(link.encode(), digest_size=8).hexdigest()
         self.frames = kept
@@ -49,7 +50,7 @@ class _Run:
         self.limit = self.keep + IDLE_AHEAD
         self.stopping = False
         self.most_bytes, self.most_frames = most
-        self.bytes = sum(_bytes_of(frame) for frame in kept)
+        self.bytes = kept.bytes
         self.seconds: deque[float] = deque(maxlen=31)
         self.changed = threading.Condition()
         self.thread: threading.Thread | None = None
@@ -76,17 +77,6 @@ def _stop_all() -> None:
     for run in list(_runs):
         if run.thread is not None:
             run.thread.join(5.0)
-
-
-def _bytes_of(frame: "Frame") -> int:
-    """Memory of a frame; arrays that two fields share count once."""
-    arrays = {id(a): a.nbytes for a in (frame.x, frame.arrows, frame.speed, *frame.clouds.values())}
-    return sum(arrays.values()) + 1000
-
-
-def _freeze(frame: "Frame") -> None:
-    for array in (frame.x, frame.arrows, frame.speed, *frame.clouds.values()):
-        array.setflags(write=False)
 
 
 def _work(run: _Run, factory: Factory, threads: int | None) -> None:
@@ -125,12 +115,10 @@ def _pull(run: _Run, frames: "Iterator[Frame]") -> None:
         if frame is None:
             run.end(f"The run ended at frame {len(run.frames) - 1}.")
             return
-        _freeze(frame)
         with run.changed:
             if run.stopping:
                 return
-            run.frames.append(frame)
-            run.bytes += _bytes_of(frame)
+            run.bytes += run.frames.append(frame)
             run.seconds.append(took)
             run.ended = run.ended or frame.ended
             run.changed.notify_all()
@@ -164,7 +152,7 @@ class Stage:
         self.most_bytes, self.most_frames, self.threads = most_bytes, most_frames, threads
         self.pos, self.playing, self.speed = 0.0, False, 30.0
         self._generation = 0
-        self._run = _Run("", 0, [], "", (most_bytes, most_frames))
+        self._run = _Run("", 0, Shelf(), "", (most_bytes, most_frames))
 
     def __del__(self) -> None:
         if hasattr(self, "_run"):
@@ -183,7 +171,7 @@ class Stage:
             return False
         old.stop()
         with old.changed:
-            kept = list(old.frames[: max(keep, 0)])
+            kept = old.frames.first(max(keep, 0)) if keep > 0 else Shelf()
         self._generation += 1
         run = _Run(link, self._generation, kept, old.name, (self.most_bytes, self.most_frames))
         self._run = run
@@ -207,7 +195,7 @@ class Stage:
         run.stop()
         if run.thread is not None and run.thread is not threading.current_thread():
             run.thread.join(5.0)
-        self._run = _Run("", self._generation, [], "", (self.most_bytes, self.most_frames))
+        self._run = _Run("", self._generation, Shelf(), "", (self.most_bytes, self.most_frames))
 
     # -- where the viewer is -------------------------------------------------------------------------------------
 
@@ -300,9 +288,10 @@ class Stage:
             run.changed.wait_for(lambda: len(run.frames) > k0 or bool(run.ended) or run.link == "", wait)
             available, ended, constant = len(run.frames), run.ended, run.scene
             k0 = min(max(k0, 0), available)
-            known = run.frames[min(max(k0 if since is None else since, 0), available) :]
-            frames = run.frames[k0 : k0 + max(most, 0)]
-        frames = frames[: _fitting(frames, x, arrows, speed)]
+            known = run.frames.notes(min(max(k0 if since is None else since, 0), available))
+        most = min(max(most, 0), available - k0)
+        frames = run.frames[k0 : k0 + min(most, 1)]
+        frames += run.frames[k0 + 1 : k0 + min(most, _fitting(frames, x, arrows, speed))]
         header: dict[str, Any] = {
             "run": run.name,
             "gen": run.generation,
@@ -356,7 +345,7 @@ def _scene_arrays(scene: "Scene") -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def _history(frames: "list[Frame]") -> tuple[list[str], dict[str, NDArray[Any]]]:
+def _history(frames: list[Note]) -> tuple[list[str], dict[str, NDArray[Any]]]:
     """Names of the metrics, and step, time and metrics (names, frames) of each frame; NaN where not computed."""
     names = list(dict.fromkeys(["loss", *(name for frame in frames for name in frame.metrics)]))
     rows = [[frame.metrics.get(name, math.nan) for frame in frames] for name in names]
