@@ -40,7 +40,7 @@ class _File:
 
     def __init__(self) -> None:
         self.lock, self.end = threading.Lock(), 0
-        self.raw = tempfile.TemporaryFile(prefix="dmviz-", buffering=0)
+        self.raw = tempfile.TemporaryFile(prefix="dmviz-", buffering=0)  # noqa: SIM115  it lives as long as its frames
 
     def __del__(self) -> None:
         self.raw.close()
