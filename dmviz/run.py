@@ -4,7 +4,7 @@ import hashlib
 import os
 import platform
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Annotated, Any, Literal
@@ -84,12 +84,16 @@ class Setup:
             )
         self.referee_names()
 
-    def referee_names(self) -> tuple[str, ...]:
-        """Losses that judge the run; never the one that the flow minimises."""
+    def judges(self) -> tuple[str, ...]:
+        """Losses named as referees, the one that the flow minimises among them."""
         names = tuple(dict.fromkeys(n.strip() for n in self.referees.split(",") if n.strip()))
         for name in names:
             entry_class("losses", name)
-        return tuple(n for n in names if n != name_of(self.loss))
+        return names
+
+    def referee_names(self) -> tuple[str, ...]:
+        """Losses that judge the run; never the one that the flow minimises."""
+        return tuple(n for n in self.judges() if n != name_of(self.loss))
 
 
 def setup_params() -> tuple[Param, ...]:
@@ -102,14 +106,18 @@ def setup_params() -> tuple[Param, ...]:
 
 def to_link(setup: Setup) -> dict[str, str]:
     """The text form of a setup: what differs from the defaults, and the version of the schema."""
-    link = {"v": SCHEMA}
-    start = Setup()
-    for part in PARTS:
+    return {"v": SCHEMA} | part_words(setup, PARTS) | settings(setup)
+
+
+def part_words(setup: Setup, parts: Iterable[str]) -> dict[str, str]:
+    """Some parts of a setup as text: an entry's name and settings where they differ from the defaults."""
+    found, start = {}, Setup()
+    for part in parts:
         value = getattr(setup, part)
         if type(value) is not type(getattr(start, part)):
-            link[part] = name_of(value)
-        link |= {f"{part}.{key}": text for key, text in settings(value).items()}
-    return link | settings(setup)
+            found[part] = name_of(value)
+        found |= {f"{part}.{key}": text for key, text in settings(value).items()}
+    return found
 
 
 def query(setup: Setup) -> str:
@@ -127,18 +135,10 @@ def from_link(link: Mapping[str, str] | str) -> Setup:
 
 def read_link(link: Mapping[str, str] | str) -> tuple[Setup, tuple[str, ...]]:
     """The setup of a link that may be old or mistyped: what is not understood falls back, with a sentence each."""
-    words = dict(urllib.parse.parse_qsl(link, keep_blank_values=True)) if isinstance(link, str) else dict(link)
     notes: list[str] = []
-    if words.pop("v", SCHEMA) != SCHEMA:
-        notes.append("This link was made by another version of dmviz; what is not understood keeps its default.")
-    start = Setup()
-    chosen: dict[str, Any] = {}
-    for part, folders in PARTS.items():
-        chosen[part] = _read_part(part, folders, words, getattr(start, part), notes)
-    for param in setup_params():
-        if param.name in words:
-            chosen[param.name] = _read(param, words.pop(param.name), "Setup", notes)
-    notes += [f"{key!r} means nothing in a link; it is left out." for key in words]
+    words = words_of(link, notes)
+    chosen = {**read_parts(PARTS, words, notes), **read_values(words, notes)}
+    notes += meaningless(words)
     try:
         return Setup(**chosen), tuple(notes)
     except ValueError as error:  # parts that do not fit each other: keep the clouds, go back to a flow that fits all
@@ -146,6 +146,29 @@ def read_link(link: Mapping[str, str] | str) -> tuple[Setup, tuple[str, ...]]:
         if not drives(kept["loss"]):
             del kept["loss"]
         return Setup(**kept), (*notes, str(error))
+
+
+def words_of(link: Mapping[str, str] | str, notes: list[str]) -> dict[str, str]:
+    """The words of a link without its version; readers take theirs out, so that what is left means nothing."""
+    words = dict(urllib.parse.parse_qsl(link, keep_blank_values=True)) if isinstance(link, str) else dict(link)
+    if words.pop("v", SCHEMA) != SCHEMA:
+        notes.append("This link was made by another version of dmviz; what is not understood keeps its default.")
+    return words
+
+
+def read_parts(parts: Iterable[str], words: dict[str, str], notes: list[str]) -> dict[str, Any]:
+    """The entries that some parts of a setup are, taken out of `words`; a sentence among `notes` for each mistake."""
+    start = Setup()
+    return {part: _read_part(part, PARTS[part], words, getattr(start, part), notes) for part in parts}
+
+
+def read_values(words: dict[str, str], notes: list[str]) -> dict[str, Any]:
+    """The plain values of a setup that `words` names."""
+    return {p.name: _read(p, words.pop(p.name), "Setup", notes) for p in setup_params() if p.name in words}
+
+
+def meaningless(words: Mapping[str, str]) -> list[str]:
+    return [f"{key!r} means nothing in a link; it is left out." for key in words]
 
 
 def _read_part(part: str, folders: tuple[str, ...], words: dict[str, str], start: Any, notes: list[str]) -> Any:
@@ -261,9 +284,10 @@ def dim_of(part: Any) -> int:
     return draw(part, 2, 0, 1)[0].dim
 
 
-def start(setup: Setup) -> Start:
+def start(setup: Setup, judges: tuple[str, ...] | None = None) -> Start:
     """Draw both clouds, put them on the device, prepare the losses and fit the picture.
 
+    `judges` are the referees where they are others than `setup.referee_names()`, as in a race.
     Raises ValueError, in one sentence, when source, target, loss and flow do not fit each other.
     """
     device, dtype = device_of(setup.device), getattr(torch, setup.precision)
@@ -271,7 +295,7 @@ def start(setup: Setup) -> Start:
     target, target_names, target_notes = draw(setup.target, setup.m, setup.target_seed, 2)
     _check_fit(setup, source, target)
     source, target = source.to(device, dtype), target.to(device, dtype)
-    referees, left_out = _referees(setup, source, target)
+    referees, left_out = _referees(setup.referee_names() if judges is None else judges, source, target)
     look = _look(setup, source, target)
     scene = Scene(
         target=_frozen(look(target.x)), target_x=_frozen(target.x), target_weight=_maybe(target.weight),
@@ -320,9 +344,9 @@ def _unfit(loss: Loss, dim: int) -> str:
     return f"{loss.title} is for {wanted} dimension{'s' * (wanted != '1')}, and these clouds have {dim}."
 
 
-def _referees(setup: Setup, source: Cloud, target: Cloud) -> tuple[dict[str, AimedField], tuple[str, ...]]:
+def _referees(names: tuple[str, ...], source: Cloud, target: Cloud) -> tuple[dict[str, AimedField], tuple[str, ...]]:
     found, left_out = {}, []
-    for name in setup.referee_names():
+    for name in names:
         loss = entry_class("losses", name)()
         most = REFEREE_POINTS.get(name)
         if reason := _unfit(loss, source.dim):

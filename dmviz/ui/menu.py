@@ -27,25 +27,39 @@ def choose_setup() -> Setup:
     Raises ValueError, one sentence, for choices that do not fit each other.
     """
     problems: list[ValueError] = []
-    target = _tried(problems, lambda: _part("target"))
-    dim = target and _tried(problems, lambda: dim_of(target))
-    source = _tried(problems, lambda: _part("source", dim=dim))
-    loss, flow = (_tried(problems, partial(_part, part)) for part in ("loss", "flow"))
-    pca = entry_class("projections", "pca")
-    projection = _tried(problems, lambda: _part("projection")) if (dim or 0) > 3 else pca()
-    values = {p.name: session.value("setup", p.name, default=p.default) for p in setup_params()}
-    now = SimpleNamespace(**values)
-    for title, always in (("Particles and seeds", True), ("Run", False)):
-        mine = [p for p in setup_params() if (p.name in ALWAYS) == always and p.shown_in(now)]
-        with _drawer(title, title) as is_open:
-            if is_open:
-                values |= {p.name: _widget(p, "setup") for p in mine}
+    clouds, dim = choose_clouds(problems)
+    motion = {part: tried(problems, partial(choose_part, part)) for part in ("loss", "flow")}
+    rest = choose_rest(problems, dim)
     if problems:
         raise problems[0]
-    return Setup(source=source, target=target, loss=loss, flow=flow, projection=projection, **values)
+    return Setup(**clouds, **motion, **rest)
 
 
-def _tried(problems: list[ValueError], draw: Callable[[], Any]) -> Any:
+def choose_clouds(problems: list[ValueError], place: str = "") -> tuple[dict[str, Any], int]:
+    """Target and source, and their dimension; 0 where that is not known."""
+    target = tried(problems, lambda: choose_part("target", place=place))
+    dim = (target and tried(problems, lambda: dim_of(target))) or 0
+    source = tried(problems, lambda: choose_part("source", dim or None, place))
+    return {"source": source, "target": target}, dim
+
+
+def choose_rest(problems: list[ValueError], dim: int, place: str = "") -> dict[str, Any]:
+    """The projection, where there is something to project, and the plain values of a setup."""
+    found: dict[str, Any] = {}
+    if dim > 3:
+        found["projection"] = tried(problems, lambda: choose_part("projection", place=place))
+    where = f"{place}setup"
+    found |= {p.name: session.value(where, p.name, default=p.default) for p in setup_params()}
+    now = SimpleNamespace(**found)
+    for title, always in (("Particles and seeds", True), ("Run", False)):
+        mine = [p for p in setup_params() if (p.name in ALWAYS) == always and p.shown_in(now)]
+        with drawer(title, place + title) as is_open:
+            if is_open:
+                found |= {p.name: widget(p, where) for p in mine}
+    return found
+
+
+def tried(problems: list[ValueError], draw: Callable[[], Any]) -> Any:
     """What `draw` gives; None, and its sentence among the problems, where it cannot give anything."""
     try:
         return draw()
@@ -54,8 +68,9 @@ def _tried(problems: list[ValueError], draw: Callable[[], Any]) -> Any:
         return None
 
 
-def _part(part: str, dim: int | None = None) -> Any:
-    """One part of the setup: its menu, and its parameters in an expander."""
+def choose_part(part: str, dim: int | None = None, place: str = "") -> Any:
+    """One part of a setup: its menu, and its parameters in an expander. `place` tells apart what is chosen twice."""
+    where = place + part
     folders = {name: folder for folder in PARTS[part] for name in menu(folder)}
     titles = {name: entry_class(folder, name).title for name, folder in folders.items()}
     if part == "loss":  # all that particles can follow, family by family
@@ -66,34 +81,34 @@ def _part(part: str, dim: int | None = None) -> Any:
     else:
         names = sorted(folders, key=lambda name: (PARTS[part].index(folders[name]), titles[name]))
     first = "gaussian" if part == "source" else names[0]
-    name = st.selectbox(TITLES[part], names, format_func=titles.__getitem__, key=session.widget(part, default=first))
+    name = st.selectbox(TITLES[part], names, format_func=titles.__getitem__, key=session.widget(where, default=first))
     cls = entry_class(folders[name], name)
     params = [p for p in params_of(cls) if not own_data.draws(name, p)]
     if dim is not None and any(p.name == "dim" for p in params):
-        session.put(part, name, "dim", value=dim)  # the source follows the target
-    current = SimpleNamespace(**{p.name: session.value(part, name, p.name, default=p.default) for p in params_of(cls)})
+        session.put(where, name, "dim", value=dim)  # the source follows the target
+    current = SimpleNamespace(**{p.name: session.value(where, name, p.name, default=p.default) for p in params_of(cls)})
     values = {p.name: getattr(current, p.name) for p in params_of(cls)}
     own = len(params) < len(params_of(cls))  # a file to choose, points to draw: nothing goes on without
-    with _drawer(f"{TITLES[part]} settings", f"{part}.{own}", part == "loss" or own) as is_open:
+    with drawer(f"{TITLES[part]} settings", f"{where}.{own}", where == "loss" or own) as is_open:
         if is_open:
-            values |= own_data.widgets(part, name, current)
+            values |= own_data.widgets(where, name, current)
             for param in params:
                 if param.shown_in(current) and not (param.name == "dim" and dim is not None):
-                    values[param.name] = _widget(param, part, name)
+                    values[param.name] = widget(param, where, name)
             if not params:
                 st.caption("Nothing to set.")
     return cls(**values)
 
 
 @contextmanager
-def _drawer(title: str, key: str, expanded: bool = False) -> Iterator[bool]:
+def drawer(title: str, key: str, expanded: bool = False) -> Iterator[bool]:
     """An expander that tells whether it is open: widgets behind a closed one are not made, and keep their values."""
     box = st.expander(title, expanded=expanded, key=f"drawer.{key}", on_change="rerun")
     with box:
         yield bool(box.open)
 
 
-def _widget(param: Param, *path: str) -> Any:
+def widget(param: Param, *path: str) -> Any:
     key = session.widget(*path, param.name, default=param.default)
     words: dict[str, Any] = {"key": key, "help": param.hint.help or None}
     if param.kind == "bool":
