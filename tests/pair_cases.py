@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dmviz.cloud import Cloud, seeded
+from dmviz.losses._kernels import Kernel, kernel_of
 
 
 def known(name: str) -> dict:
@@ -57,6 +58,19 @@ def hermite(mean: list[float], covariance: list[list[float]], nodes: int) -> Clo
     keep = weight > 1e-18
     points = grid[keep] @ np.linalg.cholesky(np.array(covariance)).T + np.array(mean)
     return Cloud(tensor(points.tolist()), tensor((weight[keep] / weight[keep].sum()).tolist()))
+
+
+def gaussian_mean(kernel: Kernel, d: int, between: float, nodes: int = 400) -> float:
+    """E k(|X - Y|) for X ~ N(0, I), Y ~ N(m, I) with |m| = between: a non-central chi integral, by quadrature."""
+    from scipy import integrate, stats
+
+    def density(r2: float) -> float:
+        k = kernel_of(kernel, torch.tensor(r2, dtype=torch.float64)).item()
+        law = stats.chi2(d, scale=2.0) if between == 0 else stats.ncx2(d, between**2 / 2, scale=2.0)
+        return k * law.pdf(r2)
+
+    mean, _ = integrate.quad(density, 0, 400, limit=nodes, epsabs=1e-12, points=[0.5, 2, 8, 20, 60])
+    return mean
 
 
 def gaussian_samples(n: int, mean: list[float], covariance: list[list[float]], seed: int) -> Tensor:

@@ -4,11 +4,14 @@ import math
 
 import pytest
 import torch
-from pair_cases import agrees, clouds, gaussian_samples, hermite, known, lattice, path, small, tensor
+from pair_cases import agrees, clouds, gaussian_mean, gaussian_samples, hermite, known, lattice, path, small, tensor
 
 from dmviz.cloud import Cloud, seeded
 from dmviz.field import autograd_velocity, velocity_of
+from dmviz.losses._kernels import Kernel
+from dmviz.losses._pairs import discrepancy_value, paired_discrepancy
 from dmviz.losses.mmd import Mmd
+from dmviz.params import params_of
 
 __all__ = ["path"]
 KNOWN = known("mmd")
@@ -19,6 +22,10 @@ KERNELS = {
     "laplace_s1": ("laplacian", 1.0),
     "imq_c1": ("imq", 1.0),
 }
+MORE = known("more")
+PAIRED = [case for case in MORE if case.startswith("mmd2_Ustat_paired")]
+MIXES = [("gaussian_mix", 0.0769060247), ("rational_quadratic_mix", 0.7127202475)]
+KINDS = next(p.choices for p in params_of(Mmd) if p.name == "kernel")
 ARRAYS = [
     case for case in KNOWN if case.startswith(("mmd2_V_", "mmd2_U_")) and KNOWN[case]["inputs"].get("kernel") in KERNELS
 ]
@@ -75,6 +82,72 @@ def test_gaussians_with_the_inverse_multiquadric(path: str) -> None:
     assert got == pytest.approx(KNOWN["mmd2_imq_d5"]["value"], abs=0.008)  # four standard errors
 
 
+@pytest.mark.parametrize("case", ["mmd2_imq_d2", "mmd2_imq_d5", "mmd2_rq_a1_d2", "mmd2_rq_a1_d5"])
+def test_gaussians_with_long_tails(case: str) -> None:
+    found = KNOWN[case] if case in KNOWN else MORE[case]
+    d, between = found["inputs"]["d"], math.hypot(*found["inputs"]["m2"])
+    loss = Mmd("imq" if "imq" in case else "rational_quadratic", 1.0)
+    kernel = loss._kernel(Cloud(torch.zeros(1, d)))
+    got = 2 * gaussian_mean(kernel, d, 0.0) - 2 * gaussian_mean(kernel, d, between)
+    assert agrees(got, found)
+
+
+def test_gaussians_with_the_rational_quadratic_kernel_by_samples(path: str) -> None:
+    case = MORE["mmd2_rq_a1_d5"]
+    eye = torch.eye(5).tolist()
+    x, y = gaussian_samples(3000, [0.0] * 5, eye, 1), gaussian_samples(3000, case["inputs"]["m2"], eye, 2)
+    got = Mmd("rational_quadratic", 1.0, estimator="unbiased")(x, Cloud(y), RNG).item()
+    assert got == pytest.approx(case["value"], abs=0.008)  # four standard errors
+
+
+def test_one_shift_of_the_line(path: str) -> None:
+    x, target = hermite([0.0], [[1.0]], 80), hermite([1.0], [[1.0]], 80)
+    assert agrees(Mmd(bandwidth=1.0)(x.x, target, RNG, x.weight).item(), MORE["mmd2_gaussian_shift1"])
+
+
+def test_two_points_and_the_root_that_generators_descend(path: str) -> None:
+    case = MORE["gmmn_point_masses"]
+    got = Mmd(bandwidth=1.0)(tensor(case["inputs"]["gen"]), Cloud(tensor(case["inputs"]["real"])), RNG).sqrt()
+    assert agrees(got.item(), case)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "value"), [("gaussian_mix", 0.0769060247), ("rational_quadratic_mix", 0.7127202475)]
+)
+def test_known_mixes(kernel: str, value: float, path: str) -> None:
+    x, a, target = small(MORE["mmd2_mix_rq"]["inputs"])
+    got = Mmd(kernel, 1.0)(x, target, RNG, a).item()
+    assert got == pytest.approx(value, abs=1e-10)
+    if kernel == "rational_quadratic_mix":
+        assert agrees(got, MORE["mmd2_mix_rq"])
+
+
+def test_rational_quadratic_mix_is_the_sum_of_its_three_tails(path: str) -> None:
+    x, a, target = clouds(30, 25, 2)
+    parts = sum(Mmd("rational_quadratic", 0.8, alpha=s)(x, target, RNG, a).item() for s in (0.1, 1.0, 10.0))
+    assert Mmd("rational_quadratic_mix", 0.8)(x, target, RNG, a).item() == pytest.approx(parts, rel=1e-12)
+
+
+def test_a_large_alpha_is_nearly_the_gaussian(path: str) -> None:
+    x, a, target = clouds(30, 25, 2)
+    gaussian, nearly = (Mmd(k, 1.0, alpha=20.0)(x, target, RNG, a).item() for k in ("gaussian", "rational_quadratic"))
+    assert nearly == pytest.approx(gaussian, rel=0.05)
+    assert Mmd("rational_quadratic", 1.0, alpha=1.0)(x, target, RNG, a).item() != pytest.approx(gaussian, rel=0.05)
+
+
+@pytest.mark.parametrize("case", PAIRED)
+def test_paired_estimate_of_the_known_arrays(case: str) -> None:
+    inputs = MORE[case]["inputs"]
+    kernel = Kernel("distance") if inputs["kernel"] == "neg_dist" else Kernel(KERNELS[inputs["kernel"]][0])
+    assert agrees(paired_discrepancy(tensor(inputs["X"]), tensor(inputs["Y"]), kernel).item(), MORE[case])
+
+
+@pytest.mark.parametrize("case", ["mmd2_V_uniform_neg_dist", "mmd2_U_uniform_neg_dist"])
+def test_distance_kernel_of_the_known_arrays(case: str, path: str) -> None:
+    x, _, target = small(MORE[case]["inputs"])
+    assert agrees(discrepancy_value(x, target, Kernel("distance"), None, "_U_" in case).item(), MORE[case])
+
+
 def test_multi_scale_is_the_sum_of_its_five_gaussians(path: str) -> None:
     x, a, target = clouds(30, 25, 2)
     parts = sum(Mmd(bandwidth=0.8 * s)(x, target, RNG, a).item() for s in (0.25, 0.5, 1, 2, 4))
@@ -100,7 +173,7 @@ def test_noise_moves_the_place_of_evaluation_not_the_particles(path: str) -> Non
 def test_probe_is_minus_twice_the_slope_of_the_witness(path: str) -> None:
     x, a, target = clouds(20, 15, 2)
     at, step = torch.tensor([[0.3, -0.2], [1.0, 0.4]]).double(), 1e-5
-    for kernel in ("gaussian", "laplacian", "imq", "multi_scale"):
+    for kernel in KINDS:
         loss = Mmd(kernel, 0.9)
         for axis in range(2):
             move = torch.zeros(2).double()
@@ -166,7 +239,7 @@ def test_far_away_the_gaussian_no_longer_pulls_and_the_tail_of_imq_does(path: st
 
 
 @pytest.mark.parametrize("estimator", ["biased", "unbiased"])
-@pytest.mark.parametrize("kernel", ["gaussian", "laplacian", "imq", "multi_scale"])
+@pytest.mark.parametrize("kernel", KINDS)
 @pytest.mark.parametrize("d", [1, 3, 12])
 def test_velocity_is_minus_gradient_over_weight(kernel: str, estimator: str, d: int, path: str) -> None:
     x, a, target = clouds(50, 40, d)

@@ -13,7 +13,7 @@ from dmviz.cloud import Cloud, seeded
 from dmviz.field import velocity_of
 from dmviz.losses import _compiled
 from dmviz.losses._entropic import softmin
-from dmviz.losses._kernels import SCALES, Kernel, kernel_of
+from dmviz.losses._kernels import SCALES, TAILS, Kernel, kernel_of
 from dmviz.losses._pairs import discrepancy_value, discrepancy_velocity, kernel_sums, own_sums
 from dmviz.losses.energy_distance import EnergyDistance
 from dmviz.losses.ksd import Ksd
@@ -27,6 +27,8 @@ KERNELS = [
     Kernel("gaussian", SCALES),
     Kernel("laplacian", (0.9,)),
     Kernel("imq", (1.1,)),
+    Kernel("rational_quadratic", (0.8,), (0.5,)),
+    Kernel("rational_quadratic", (1.2,), TAILS),
 ]
 LOSSES = [EnergyDistance(), Mmd(), Mmd("multi_scale"), Sinkhorn(0.2), Ksd()]
 RNG = seeded(0)

@@ -150,7 +150,7 @@ def add_kernel_sums(
     """Add kernel sums to s (N,) and, where wanted, their gradients to grad (N, D), both float64."""
     from dmviz.losses import _fused
 
-    lengths = x.new_tensor(kernel.lengths).numpy()
+    lengths = x.new_tensor(kernel.numbers).numpy()
     code, x, y, b = _fused.CODES[kernel.name], x.contiguous(), y.contiguous(), b.contiguous()
     if direct:
         across = y.T.contiguous().numpy()
@@ -182,7 +182,7 @@ def _weighed(
     from dmviz.losses import _fused
 
     close = x.new_tensor((1e4 if kernel.kinked else 64.0) * torch.finfo(x.dtype).eps).numpy()[()]
-    lengths, rows, columns = x.new_tensor(kernel.lengths).numpy(), i.stop - i.start, j.stop - j.start
+    lengths, rows, columns = x.new_tensor(kernel.numbers).numpy(), i.stop - i.start, j.stop - j.start
     g = torch.mm(x[i], y[j].T, out=buffer[: rows * columns].view(rows, columns))
     parts = (t.numpy() for t in (g, x[i], y[j], squares[0][i], squares[1][j], b))
     _fused.weigh_products(*parts, _fused.CODES[kernel.name], lengths, close, s.numpy(), want_grad)
@@ -206,7 +206,7 @@ def _pairs_after(x: Tensor, a: Tensor, kernel: Kernel) -> Tensor:
     from dmviz.losses import _fused
 
     s, none = torch.zeros(len(x), dtype=torch.float64), torch.zeros(1, x.shape[1], dtype=torch.float64).numpy()
-    across, lengths, code = x.T.contiguous().numpy(), x.new_tensor(kernel.lengths).numpy(), _fused.CODES[kernel.name]
+    across, lengths, code = x.T.contiguous().numpy(), x.new_tensor(kernel.numbers).numpy(), _fused.CODES[kernel.name]
     over_rows(
         lambda i: _fused.kernel_rows(
             x[i].numpy(), across, a.numpy(), code, lengths, s[i].numpy(), none, False, i.start
@@ -227,7 +227,7 @@ def _own_pairs(x: Tensor, a: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
 
     pairs = len(x) ** 2 // 2
     lanes = LANES if pairs >= PARALLEL else 1
-    across, lengths = x.T.contiguous().numpy(), x.new_tensor(kernel.lengths).numpy()
+    across, lengths = x.T.contiguous().numpy(), x.new_tensor(kernel.numbers).numpy()
     s, grad = torch.zeros(len(x), dtype=torch.float64), torch.zeros(lanes, *across.shape, dtype=torch.float64)
 
     def work(mine: slice) -> None:

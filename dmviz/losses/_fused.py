@@ -19,8 +19,14 @@ _LOOSE = {"reassoc", "contract", "arcp", "nsz"}
 _OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": _LOOSE}
 
 TILE, ROWS = 1024, 64
-DISTANCE, GAUSSIAN, LAPLACIAN, IMQ = 0, 1, 2, 3
-CODES = {"distance": DISTANCE, "gaussian": GAUSSIAN, "laplacian": LAPLACIAN, "imq": IMQ}
+DISTANCE, GAUSSIAN, LAPLACIAN, IMQ, RATIONAL = 0, 1, 2, 3, 4
+CODES = {
+    "distance": DISTANCE,
+    "gaussian": GAUSSIAN,
+    "laplacian": LAPLACIAN,
+    "imq": IMQ,
+    "rational_quadratic": RATIONAL,  # its numbers are its bandwidth, then its exponents
+}
 
 _TWO_TO = [math.log(2.0) ** k / math.factorial(k) for k in range(14)]  # 2^f = sum _TWO_TO[k] f^k
 T1, T2, T3, T4, T5, T6, T7, T8, T9, T10, T11, T12, T13 = _TWO_TO[1:]
@@ -35,6 +41,9 @@ S4, S5, S6 = np.float32(0.00961805667843204), np.float32(0.0013400428177711937),
 LOG2E32, LOG2E = np.float32(1.4426950408889634), 1.4426950408889634
 HALF32, LOW32, ZERO32 = np.float32(0.5), np.float32(-125.0), np.float32(0.0)
 ONE32, TINY32 = np.float32(1.0), np.float32(1e-30)
+LN2, LN2_32, ROOT2, ROOT2_32 = math.log(2.0), np.float32(math.log(2.0)), math.sqrt(2.0), np.float32(math.sqrt(2.0))
+# log m = 2 artanh z = 2 (z + z^3 / 3 + z^5 / 5 ...), z = (m - 1) / (m + 1), at most 0.172 for m within a root of 2.
+L3, L5, L7, L9 = (np.float32(1 / k) for k in (3, 5, 7, 9))
 
 
 @intrinsic
@@ -46,6 +55,55 @@ def _float_of_bits(context: Any, bits: Any) -> Any:
         return builder.bitcast(args[0], ir.FloatType() if out == types.float32 else ir.DoubleType())
 
     return out(bits), generate
+
+
+@intrinsic
+def _bits_of_float(context: Any, number: Any) -> Any:
+    """The bits of a float32 or float64, as a whole number of that width."""
+    out = types.int32 if number == types.float32 else types.int64
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(32 if out == types.int32 else 64))
+
+    return out(number), generate
+
+
+def _log(u):
+    """log u for finite u >= 1: exponent from the bits, a series for the rest."""
+    raise NotImplementedError
+
+
+@overload(_log)
+def _log_of(u):
+    if u == types.float32:
+
+        def log32(u):
+            bits = _bits_of_float(u)
+            n = np.int32(bits >> np.int32(23)) - np.int32(127)
+            m = _float_of_bits(np.int32((bits & np.int32(0x7FFFFF)) | np.int32(0x3F800000)))
+            above = m > ROOT2_32
+            m = m * HALF32 if above else m
+            z = (m - ONE32) / (m + ONE32)
+            z2 = z * z
+            p = z + z * z2 * (L3 + z2 * (L5 + z2 * (L7 + z2 * L9)))
+            return np.float32(n) * LN2_32 + (p + p + (LN2_32 if above else ZERO32))
+
+        return log32
+
+    def log64(u):
+        bits = _bits_of_float(u)
+        n = np.int64(bits >> np.int64(52)) - np.int64(1023)
+        m = _float_of_bits(np.int64((bits & np.int64(0xFFFFFFFFFFFFF)) | np.int64(0x3FF0000000000000)))
+        above = m > ROOT2
+        m = m * 0.5 if above else m
+        z = (m - 1.0) / (m + 1.0)
+        z2 = z * z
+        p = 1 / 13 + z2 * (1 / 15 + z2 * (1 / 17 + z2 * (1 / 19 + z2 * (1 / 21))))
+        p = 1 / 3 + z2 * (1 / 5 + z2 * (1 / 7 + z2 * (1 / 9 + z2 * (1 / 11 + z2 * p))))
+        p = z + z * z2 * p
+        return np.float64(n) * LN2 + (p + p + (LN2 if above else 0.0))
+
+    return log64
 
 
 def _exp(t):
@@ -143,6 +201,24 @@ def _weigh(code, lengths, r2, n, b, w):
             k = _inverse_root(one + r2[j] * c)
             w[j] = -c * k * k * k
             total += k * b[j]
+    elif code == RATIONAL:
+        c = one / (lengths[0] * lengths[0])
+        for scale in range(1, len(lengths)):
+            alpha = lengths[scale]
+            half = c / (alpha + alpha)
+            if alpha == one:  # the middle of the mix needs no power
+                for j in range(n):
+                    k = one / (one + r2[j] * half)
+                    pull = -c * k * k
+                    w[j] = pull if scale == 1 else w[j] + pull
+                    total += k * b[j]
+                continue
+            for j in range(n):
+                u = one + r2[j] * half
+                k = _exp(-alpha * _log(u))
+                pull = -c * k / u
+                w[j] = pull if scale == 1 else w[j] + pull
+                total += k * b[j]
     else:
         for scale in range(len(lengths)):
             c = -one / (lengths[scale] * lengths[scale])
@@ -170,6 +246,13 @@ def _sum_of(code, lengths, r2, n, b):
         c = one / (lengths[0] * lengths[0])
         for j in range(n):
             total += _inverse_root(one + r2[j] * c) * b[j]
+    elif code == RATIONAL:
+        c = one / (lengths[0] * lengths[0])
+        for scale in range(1, len(lengths)):
+            alpha = lengths[scale]
+            half = c / (alpha + alpha)
+            for j in range(n):
+                total += _exp(-alpha * _log(one + r2[j] * half)) * b[j]
     else:
         for length in lengths:
             half = -one / (length * length * (one + one))

@@ -202,6 +202,18 @@ def discrepancy_velocity(
     return Velocity(v, value.to(x.dtype))
 
 
+@torch.no_grad()
+def paired_discrepancy(x: Tensor, y: Tensor, kernel: Kernel) -> Tensor:
+    """The unbiased estimate for as many x as y that also leaves out each x_i with its own y_i, () in float64."""
+    if len(x) != len(y) or len(x) < 2:
+        raise ValueError(f"paired MMD needs two clouds of equal size, at least 2 points, got {len(x)} and {len(y)}")
+    one, n = x.new_ones(len(x)), len(x)
+    own = sum(own_sums(z, one, kernel, False, want_grad=False)[0] - n * kernel.at_zero for z in (x, y))
+    matched = kernel_alone(kernel, (x - y).square().sum(1)).double().sum()
+    cross = kernel_sums(x, y, one, kernel, False, want_grad=False).s.double().sum() - matched
+    return (own - 2.0 * cross) / (n * (n - 1))
+
+
 def discrepancy_probe(
     at: Tensor, x: Tensor, target: Cloud, kernel: Kernel, weight: Tensor | None, unbiased: bool = False
 ) -> Tensor:

@@ -1,4 +1,4 @@
-"""Maximum mean discrepancy with four kernels."""
+"""Maximum mean discrepancy: bumps of several shapes around every point, and mixes of them."""
 
 from typing import Annotated, Literal
 
@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor
 
 from dmviz.cloud import Cloud
-from dmviz.losses._kernels import SCALES, Kernel
+from dmviz.losses._kernels import SCALES, TAILS, WIDE, Kernel
 from dmviz.losses._pairs import (
     discrepancy,
     discrepancy_probe,
@@ -29,20 +29,23 @@ class Mmd:
     with r = |x - y| and bandwidth l, one of
 
     $$ e^{-r^2/2l^2}\ \text{(gaussian)},\quad e^{-r/l}\ \text{(laplacian)},\quad (1+r^2/l^2)^{-1/2}\ \text{(imq)},\quad
-       \sum_{s\in\{1/4,1/2,1,2,4\}} e^{-r^2/2(sl)^2}\ \text{(multi\_scale, a sum and not a mean)}. $$
+       (1+r^2/2\alpha l^2)^{-\alpha}\ \text{(rational\_quadratic)}, $$
 
-    The inverse multiquadric is the usual (c^2 + r^2)^(-1/2) times c, with c = l. Unit: none; at most 2 k(0). The biased
-    estimator keeps the diagonal: never negative, 0 on equal clouds, the right functional for a flow. The unbiased one
-    leaves it out and divides by 1 - sum a_i^2: 0 on average for equal laws, so it can be negative, and
-    -2 (1 - mean k) / n for a cloud against itself. A particle moves with v = -2 grad f, where the witness is
-    f = sum_j a_j k(x_j, .) - sum_j b_j k(y_j, .).
+    or a sum, not a mean, of gaussians with bandwidths l times 1/4, 1/2, 1, 2, 4 (multi_scale) or 2, 5, 10, 20, 40, 80
+    (gaussian_mix), or of rational quadratics with alpha 0.1, 1, 10 (rational_quadratic_mix): the last two are those of
+    moment matching networks and MMD-GANs. The rational quadratic averages gaussians of all widths: a small alpha gives
+    a tail that hardly falls, a large one the gaussian. The inverse multiquadric is the usual (c^2 + r^2)^(-1/2) times
+    c, with c = l. Unit: none; at most 2 k(0). The biased estimator keeps the diagonal: never negative, 0 on equal
+    clouds, the right functional for a flow. The unbiased one leaves it out and divides by 1 - sum a_i^2: 0 on average
+    for equal laws, so it can be negative, and -2 (1 - mean k) / n for a cloud against itself. A particle moves with
+    v = -2 grad f, where the witness is f = sum_j a_j k(x_j, .) - sum_j b_j k(y_j, .).
 
     It fails where the clouds are more than about four bandwidths apart: the gaussian's pull vanishes and particles stay
     where they are. A wide bandwidth only matches means. Particles also stop at places that are not the target; noise
     injection helps there. The median heuristic takes l as the median distance between different points of the target
     (at most 1,000 of them, spread evenly through its rows), once, never from the moving particles.
 
-    Gretton et al. 2012; as a flow, Arbel et al. 2019.
+    Gretton et al. 2012; as a flow, Arbel et al. 2019; the mixes, Li et al. 2015 and Binkowski et al. 2018.
 
     ```python
     >>> from dmviz.cloud import seeded
@@ -55,15 +58,25 @@ class Mmd:
 
     title = "Maximum mean discrepancy"
     family = "kernels"
-    source = ("gretton2012kernel", "arbel2019maximum")
+    source = ("gretton2012kernel", "arbel2019maximum", "li2015generative", "binkowski2018demystifying")
     needs = "samples"
     cost = "(N + M) N D time, N + M memory"
     degree = 0.0
     root = 2.0
 
     kernel: Annotated[
-        Literal["gaussian", "laplacian", "imq", "multi_scale"],
-        Help("Shape of the pull: a bump, a spike with a longer tail, a long tail, or five bumps of doubling width"),
+        Literal[
+            "gaussian",
+            "laplacian",
+            "imq",
+            "multi_scale",
+            "gaussian_mix",
+            "rational_quadratic",
+            "rational_quadratic_mix",
+        ],
+        Help(
+            "Shape of the pull: a bump, a spike with a longer tail, a long tail, a tail of choice, or sums of several"
+        ),
     ] = "gaussian"
     bandwidth: Annotated[
         float,
@@ -81,6 +94,16 @@ class Mmd:
         Literal["biased", "unbiased"],
         Help("Biased keeps each point's pair with itself: never negative. Unbiased is 0 on average for equal laws"),
     ] = "biased"
+    alpha: Annotated[
+        float,
+        Range(
+            0.05,
+            20,
+            log=True,
+            help="How fast the tail falls. Small: far points are heard as well as near ones; large: a gaussian bump",
+            when={"kernel": ("rational_quadratic",)},
+        ),
+    ] = 1.0
 
     @property
     def laws(self) -> frozenset[Law]:
@@ -122,6 +145,10 @@ class Mmd:
 
     def _kernel(self, target: Cloud) -> Kernel:
         length = median_distance(target, self.bandwidth) if self.median else self.bandwidth
-        if self.kernel == "multi_scale":
-            return Kernel("gaussian", tuple(scale * length for scale in SCALES))
+        if self.kernel == "multi_scale" or self.kernel == "gaussian_mix":
+            scales = SCALES if self.kernel == "multi_scale" else WIDE
+            return Kernel("gaussian", tuple(scale * length for scale in scales))
+        if self.kernel == "rational_quadratic" or self.kernel == "rational_quadratic_mix":
+            alphas = (self.alpha,) if self.kernel == "rational_quadratic" else TAILS
+            return Kernel("rational_quadratic", (length,), alphas)
         return Kernel(self.kernel, (length,))
