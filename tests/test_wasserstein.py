@@ -1,4 +1,4 @@
-"""Exact W2: linear-programme values, laws of the optimal plan, closed form against autograd, its limits."""
+"""Exact Wasserstein: linear-programme values, laws of the optimal plan, closed form against autograd, its limits."""
 
 import json
 from itertools import permutations
@@ -14,7 +14,8 @@ from dmviz.losses.sliced_wasserstein import SlicedWasserstein
 from dmviz.losses.wasserstein import LARGEST, Wasserstein, optimal_plan
 
 KNOWN = json.loads((Path(__file__).parent / "known" / "transport_values.json").read_text())
-W2 = Wasserstein()
+MORE = json.loads((Path(__file__).parent / "known" / "transport_more.json").read_text())
+W2, W1 = Wasserstein(), Wasserstein(p=1)
 
 
 def tensor(numbers):
@@ -43,10 +44,12 @@ def test_squared_cost_has_the_value_of_the_linear_programme(name):
 
 
 @pytest.mark.parametrize("name", ["emd2d_euclid", "emd2d_equal_euclid"])
-def test_plan_for_plain_distance_has_the_value_of_the_linear_programme(name):
+def test_plain_distance_has_the_value_of_the_linear_programme(name):
     case = KNOWN[name]
     x, a, target = pair(case["inputs"])
-    plan = optimal_plan(x, a, target, power=1)
+    assert W1(x, target, seeded(0), a).item() == pytest.approx(case["value"], abs=case["tolerance"])
+    assert W1.velocity(x, target, seeded(0), a).value.item() == pytest.approx(case["value"], abs=case["tolerance"])
+    plan = W1.plan(x, target, a)
     cost = (plan.mass * (x[plan.i] - target.x[plan.j]).norm(dim=1)).sum().item()
     assert cost == pytest.approx(case["value"], abs=case["tolerance"])
 
@@ -84,12 +87,13 @@ def test_plan_keeps_both_masses():
     assert torch.allclose(got, target.weight, atol=1e-12)
 
 
+@pytest.mark.parametrize("loss", [W2, W1])
 @pytest.mark.parametrize(("n", "m", "d"), [(12, 12, 2), (9, 30, 3), (30, 9, 1), (1, 5, 2), (5, 1, 4)])
-def test_closed_form_equals_autograd(n, m, d):
+def test_closed_form_equals_autograd(n, m, d, loss):
     x, a, target = clouds(max(n, 2), max(m, 2), d, seed=n)
     for source, cloud in ((None, Cloud(target.x[:m])), (a, target), (None, target), (a, Cloud(target.x[:m]))):
-        want = autograd_velocity(W2, x, cloud, seeded(0), source)
-        got = velocity_of(W2, x, cloud, seeded(0), source)
+        want = autograd_velocity(loss, x, cloud, seeded(0), source)
+        got = velocity_of(loss, x, cloud, seeded(0), source)
         assert torch.allclose(got.v, want.v, rtol=0, atol=1e-9)
         assert got.value.item() == pytest.approx(want.value.item(), rel=1e-12)
 
@@ -102,6 +106,47 @@ def test_autograd_agrees_with_finite_differences():
         h[i, k] = 1e-6
         slope = (W2(x + h, target, seeded(0), a) - W2(x - h, target, seeded(0), a)) / 2e-6
         assert (-slope / a[i]).item() == pytest.approx(v[i, k].item(), abs=1e-6)
+
+
+def test_plain_distance_pulls_at_speed_one_and_lets_go_of_what_has_arrived():
+    x = tensor([[0.0, 0.0], [5.0, 5.0], [0.0, 9.0]])
+    target = Cloud(tensor([[3.0, 4.0], [5.0, 5.0], [0.0, 9.0]]))
+    answer = velocity_of(W1, x, target, seeded(0))
+    assert torch.allclose(answer.v, tensor([[0.6, 0.8], [0.0, 0.0], [0.0, 0.0]]), rtol=0, atol=1e-15)
+    assert answer.value.item() == pytest.approx(5 / 3, rel=1e-15)
+    assert torch.equal(autograd_velocity(W1, x, target, seeded(0)).v[1:], torch.zeros(2, 2, dtype=torch.float64))
+
+
+def test_plain_distance_never_exceeds_the_root_of_the_squared():
+    x, a, target = clouds(20, 25, 3)
+    assert W1(x, target, seeded(0), a) <= W2(x, target, seeded(0), a).sqrt()
+    shift = tensor([3.0, 0.0, 4.0])
+    assert W1(x, Cloud(x + shift, a), seeded(0), a).item() == pytest.approx(5, rel=1e-12)
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("d", [1, 2])
+def test_the_plan_that_pages_draw_has_only_mass_and_adds_up(weighted, d):
+    x, a, target = clouds(12, 17, d)
+    weight, target = (a, target) if weighted else (None, Cloud(target.x))
+    plan = W2.plan(x, target, weight)
+    assert (plan.mass > 0).all()
+    assert len(plan.mass) <= 12 + 17 - 1
+    sent = torch.zeros(12, dtype=torch.float64).index_add_(0, plan.i, plan.mass)
+    got = torch.zeros(17, dtype=torch.float64).index_add_(0, plan.j, plan.mass)
+    assert torch.allclose(sent, a if weighted else torch.full_like(a, 1 / 12), atol=1e-12)
+    assert torch.allclose(got, target.mass(), atol=1e-12)
+    cost = (plan.mass * (x[plan.i] - target.x[plan.j]).square().sum(1)).sum()
+    assert cost.item() == pytest.approx(W2(x, target, seeded(0), weight).item(), rel=1e-12)
+
+
+def test_the_plan_on_a_line_sorts():
+    case = MORE["minibatch_ot_pairing"]
+    x, y = (tensor(case["inputs"][side])[:, None] for side in ("x0", "x1"))
+    plan = W2.plan(x, Cloud(y))
+    assert plan.j[plan.i.argsort()].tolist() == case["value"]
+    a, b = (tensor(MORE["sorted_w2sq_1d"]["inputs"][side])[:, None] for side in ("a", "b"))
+    assert W2(a, Cloud(b), seeded(0)).item() == pytest.approx(MORE["sorted_w2sq_1d"]["value"], abs=1e-12)
 
 
 def test_a_shift_costs_its_square_and_splits_off_the_means():
@@ -143,7 +188,7 @@ def test_on_a_line_it_sorts_and_has_no_limit():
 
 def test_too_many_points_are_refused_in_one_sentence():
     x = torch.zeros(LARGEST + 1, 2)
-    with pytest.raises(ValueError, match=r"^Exact W2: at most 3,000 points a side, got 3,001 and 4: .*Sinkhorn"):
+    with pytest.raises(ValueError, match=r"^Exact Wasserstein: at most 3,000 points a side, got 3,001 .*Sinkhorn"):
         W2(x, Cloud(x[:4]), seeded(0))
 
 
