@@ -8,8 +8,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from dmviz.cloud import Cloud, seeded
+from dmviz.cloud import Cloud, mass_of, seeded
 from dmviz.losses._lines import Staircase, accurate, even_levels, power_on_lines, pull_on_lines
+from dmviz.losses._sorting import ranked
 
 Kind = Literal["auto", "quasi_random", "orthogonal", "random"]
 _BLOCK = 1 << 18  # numbers handled at once: they stay in the processor's cache
@@ -144,14 +145,42 @@ def sliced_velocity(
 
 def sliced_power(x: Tensor, target: Cloud, slices: Slices, weight: Tensor | None, power: int) -> Tensor:
     """() the mean over lines of $W_p^p$, differentiable in x."""
+    costs = sliced_costs(x, target, slices, weight, power)
+    return (costs * slices.share.to(costs)).sum().to(x.dtype)
+
+
+def sliced_costs(x: Tensor, target: Cloud, slices: Slices, weight: Tensor | None, power: int) -> Tensor:
+    """(L,) $W_p^p$ on each line, float64, differentiable in x."""
     centre = centre_of(target.x)
     x, y = x - centre, target.x.detach() - centre
-    theta, share = slices.theta.to(x), slices.share.to(x)
-    value = torch.zeros((), dtype=accurate(x), device=x.device)
-    for part in _parts(len(theta), len(x) + len(target)):
-        cost = power_on_lines(theta[part] @ x.T, weight, theta[part] @ y.T, target.weight, power)
-        value = value + (cost * share[part]).sum()
-    return value.to(x.dtype)
+    theta = slices.theta.to(x)
+    costs = [
+        power_on_lines(theta[part] @ x.T, weight, theta[part] @ y.T, target.weight, power)
+        for part in _parts(len(theta), len(x) + len(target))
+    ]
+    return torch.cat(costs)
+
+
+def sliced_slopes(x: Tensor, target: Cloud, theta: Tensor, weight: Tensor | None, power: int) -> tuple[Tensor, Tensor]:
+    """(R,) costs on lines (R, D) and (R, D) their derivatives in the lines, the same couplings kept.
+
+    Both clouds are taken as they stand; take a common centre off them first.
+    """
+    y, costs, slopes = target.x, [], []
+    for part in _parts(len(theta), len(x) + len(y)):
+        p, q = theta[part] @ x.T, theta[part] @ y.T
+        if weight is None and target.weight is None and len(x) == len(y):
+            order, order_y = ranked(p), ranked(q)
+            gap = p.gather(-1, order) - q.gather(-1, order_y)
+            push = (2 * gap if power == 2 else gap.sign()) / len(x)
+            costs.append((gap.square() if power == 2 else gap.abs()).mean(-1, dtype=accurate(gap)))
+            slopes.append(p.scatter(-1, order, push) @ x - q.scatter(-1, order_y, push) @ y)
+            continue
+        there = pull_on_lines(p, weight, Staircase.of(q, target.weight), power)
+        back = pull_on_lines(q, target.weight, Staircase.of(p, weight), power)
+        costs.append(there.value)
+        slopes.append(-(there.v * mass_of(x, weight)) @ x - (back.v * target.mass()) @ y)
+    return torch.cat(costs), torch.cat(slopes)
 
 
 def _parts(count: int, width: int) -> list[slice]:
