@@ -44,6 +44,8 @@ def histogram(x: Tensor, mass: Tensor, bins: Bins, bump: Bump, softness: float =
     if bump == "triangular":
         return _linear_histogram(u, mass, bins.size)
     total = u.new_zeros((u.shape[1], bins.size))
+    if bump == "gaussian":  # differences of a box's two edges need all digits; a bell does not
+        u, mass = u.to(x.dtype), mass.to(x.dtype)
     for rows in _row_tiles(len(u), u.shape[1] * bins.size):
         if u.requires_grad:
             part = checkpoint(_tile, u[rows], mass[rows], bins.size, bump, softness, use_reentrant=False)
@@ -62,6 +64,8 @@ def pull(x: Tensor, slope: Tensor, bins: Bins, bump: Bump, softness: float = 1.0
         grad = rise.gather(1, _cell(u, bins.size).T).T
     else:
         grad = torch.empty_like(u)
+        if bump == "gaussian":
+            u, slope = u.to(x.dtype), slope.to(x.dtype)
         for rows in _row_tiles(len(u), u.shape[1] * bins.size):
             grad[rows] = (
                 _gaussian_rise(u[rows], slope, softness) if bump == "gaussian" else _edge_rise(u[rows], slope, softness)
