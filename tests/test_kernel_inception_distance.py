@@ -59,7 +59,7 @@ def test_moments_and_tiles_give_the_same_sums(order: int, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("estimator", ["biased", "unbiased"])
-@pytest.mark.parametrize(("d", "order"), [(1, 3), (2, 3), (3, 5), (40, 3), (2, 1)])
+@pytest.mark.parametrize(("d", "order"), [(1, 3), (2, 3), (3, 5), (40, 3), (45, 3), (2, 1)])
 def test_velocity_is_minus_gradient_over_weight(d: int, order: int, estimator: str) -> None:
     x, a, target = clouds(50, 40, d)
     loss = KernelInceptionDistance(order=order, scale=0.8, estimator=estimator)
@@ -89,13 +89,14 @@ def test_it_cannot_tell_laws_apart_that_share_three_moments() -> None:
 
 
 def test_subsets_average_to_all_points_and_follow_their_seed() -> None:
-    x, _, target = clouds(300, 280, 2)
+    x, _, target = clouds(150, 140, 2)
     target = Cloud(target.x)
     every = KernelInceptionDistance()(x, target, RNG).item()
-    loss = KernelInceptionDistance(points="subsets", subsets=100, subset_size=80)
+    loss = KernelInceptionDistance(points="subsets", subsets=40, subset_size=40)
     draws = tensor([loss(x, target, seeded(1, i)).item() for i in range(12)])
     assert draws.mean().item() == pytest.approx(every, abs=4 * draws.std().item() / 12**0.5)
     assert loss(x, target, seeded(1, 0)).item() == draws[0].item()
+    loss = KernelInceptionDistance(points="subsets", subsets=5, subset_size=80)
     closed, auto = velocity_of(loss, x, target, seeded(2)), autograd_velocity(loss, x, target, seeded(2))
     assert torch.allclose(closed.v, auto.v, rtol=1e-9, atol=1e-9)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-SMALL = 1024
+SMALL = 1 << 16
 """Up to so many numbers in the highest moment tensor, moments beat tiles."""
 SIDE = 362  # of a tile
 _ROWS = SIDE**2  # numbers of a block of rows
@@ -62,14 +62,18 @@ def few(y: Tensor, kernel: Polynomial) -> bool:
 def moments(y: Tensor, b: Tensor, kernel: Polynomial) -> list[Tensor]:
     """T_0 to T_p, T_k of D^k numbers: sum_j b_j y_j^k."""
     y, b, d = y.double(), b.double(), y.shape[1]
-    found = [b.new_zeros(d**k) for k in range(kernel.order + 1)]
-    for rows in _blocks(len(y), d**kernel.order):
-        power = b[rows, None]
-        found[0] += power.sum(0)
+    found = [b.sum()[None], *(b.new_zeros(d**k) for k in range(1, kernel.order + 1))]
+    for rows in _blocks(len(y), d ** (kernel.order - 1)):
+        share, power = b[rows, None] * y[rows], y.new_ones(len(y[rows]), 1)
         for k in range(1, kernel.order + 1):
-            power = (power[:, :, None] * y[rows, None, :]).flatten(1)
-            found[k] += power.sum(0)
+            found[k] += (power.T @ share).flatten()
+            power = _times(power, y[rows]) if k < kernel.order else power
     return found
+
+
+def _times(power: Tensor, x: Tensor) -> Tensor:
+    """(N, D^k) -> (N, D^(k + 1))."""
+    return (power[:, :, None] * x[:, None, :]).flatten(1)
 
 
 def _by_moments(x: Tensor, tensors: list[Tensor], kernel: Polynomial) -> Heard:
@@ -81,7 +85,7 @@ def _by_moments(x: Tensor, tensors: list[Tensor], kernel: Polynomial) -> Heard:
             pull = power @ tensors[k].view(-1, d)  # <T_k, x^(k - 1)>, a vector for each x
             s[rows] += kernel.factor(k) * (pull * here).sum(1)
             grad[rows] += k * kernel.factor(k) * pull
-            power = (power[:, :, None] * here[:, None, :]).flatten(1)
+            power = _times(power, here) if k < top else power
     return Heard(s, grad)
 
 
@@ -90,9 +94,11 @@ def _by_tiles(x: Tensor, y: Tensor, b: Tensor, kernel: Polynomial) -> Heard:
     share = b[:, None] * y
     for i in _blocks(len(x), SIDE):
         for j in _blocks(len(y), SIDE):
-            dot = x[i] @ y[j].T
-            s[i] += kernel.at(dot) @ b[j]
-            grad[i] += kernel.slope(dot) @ share[j]
+            u = (x[i] @ y[j].T).mul_(kernel.gamma).add_(kernel.constant)
+            w = u.pow(kernel.order - 1)
+            s[i] += (u.mul_(w)) @ b[j]
+            grad[i] += w @ share[j]
+    grad *= kernel.order * kernel.gamma
     return Heard(s, grad)
 
 
