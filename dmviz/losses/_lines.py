@@ -157,7 +157,7 @@ def _cut(target: Staircase, step: Tensor, u: Tensor, area: Tensor) -> tuple[Tens
     return torch.clamp(level, begin, end), torch.where(level > begin, inside, area[..., :-1])
 
 
-def power_on_lines(x: Tensor, weight: Tensor | None, y: Tensor, target_weight: Tensor | None, power: int) -> Tensor:
+def power_on_lines(x: Tensor, weight: Tensor | None, y: Tensor, target_weight: Tensor | None, power: float) -> Tensor:
     r"""(R,) $W_p^p$ between rows of x (R, N) and of y (R, M), any sizes and masses; differentiable in x, any p >= 1.
 
     Exact by merging the levels of both: between two neighbouring levels one particle meets one target point.
@@ -184,5 +184,5 @@ def _levels_of(weight: Tensor | None, order: Tensor, like: Tensor) -> Tensor:
     return levels(weight.detach().to(accurate(like))[order])
 
 
-def _powered(gap: Tensor, power: int) -> Tensor:
+def _powered(gap: Tensor, power: float) -> Tensor:
     return gap.square() if power == 2 else gap.abs().pow(power) if power > 1 else gap.abs()
