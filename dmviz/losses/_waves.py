@@ -1,0 +1,129 @@
+r"""Empirical characteristic functions $\phi(t) = \sum_i a_i e^{i t\cdot x_i}$, a block of frequencies at a time.
+
+Sines and cosines are taken once; no array of points by frequencies is larger than a block.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Generator, Tensor
+from torch.utils.checkpoint import checkpoint
+
+from dmviz.cloud import mass_of, seeded
+from dmviz.losses._lines import accurate
+from dmviz.losses._slicing import frames, gaussian
+
+Spread = Literal["auto", "quasi_random", "orthogonal", "random"]
+_BLOCK = 1 << 19  # numbers handled at once: few, so that they stay in the cache, yet enough for a quick product
+
+
+class Waves(NamedTuple):
+    """Real and imaginary part of a characteristic function, in float64."""
+
+    re: Tensor  # (L,)
+    im: Tensor  # (L,)
+
+
+Slope = Callable[[Waves, slice], tuple[Tensor, Waves]]
+"""Waves of the particles at some of the frequencies -> (B,) the value there, and its derivatives by those waves."""
+
+
+def frequencies(spread: Spread, count: int, dim: int, rng: Generator) -> Tensor:
+    """(L, D) float64 frequencies, each standard normal."""
+    if spread == "random" or (dim == 1 and spread == "orthogonal"):
+        return gaussian((count, dim), rng)
+    if spread == "orthogonal" or (spread == "auto" and dim > 3):
+        blocks = frames(-(-count // dim), dim, min(count, dim), rng)  # (B, D, k)
+        radius = gaussian((count, dim), rng).square().sum(1, keepdim=True).sqrt()
+        return radius * blocks.transpose(1, 2).reshape(-1, dim)[:count]
+    shift = torch.rand(dim, generator=rng, device=rng.device).to("cpu", torch.float64)
+    normal: Tensor = torch.special.ndtri((_even_points(count, dim) + shift).frac().clamp(1e-9, 1 - 1e-9))
+    return normal
+
+
+@lru_cache(maxsize=32)
+def fixed_frequencies(spread: Spread, count: int, dim: int, seed: int) -> Tensor:
+    """The same for one seed, drawn once; kept, since a run asks for them at every step."""
+    return frequencies(spread, count, dim, seeded(seed, 52))
+
+
+@lru_cache(maxsize=32)
+def _even_points(count: int, dim: int) -> Tensor:
+    """(L, D) points of the unit cube spread more evenly than chance."""
+    if dim > torch.quasirandom.SobolEngine.MAXDIM:
+        raise ValueError(f"quasi_random frequencies exist in at most 21,201 dimensions, got {dim}. Choose auto.")
+    engine = torch.quasirandom.SobolEngine(dim, scramble=True, seed=1)  # type: ignore[no-untyped-call]
+    points: Tensor = engine.draw(count, dtype=torch.float64)
+    return points
+
+
+def blocks(count: int, width: int) -> Iterator[slice]:
+    """Ranges of frequencies, none of more than about `_BLOCK` numbers."""
+    size = max(1, _BLOCK // max(width, 1))
+    return (slice(first, min(first + size, count)) for first in range(0, count, size))
+
+
+def waves(x: Tensor, weight: Tensor | None, t: Tensor) -> Waves:
+    """Characteristic function of points x (N, D) at frequencies t (L, D); differentiable in x."""
+    mass = mass_of(x, weight)
+    if torch.is_grad_enabled() and x.requires_grad:  # blocks are computed again on the way back
+        found = [
+            checkpoint(_sums, x, mass, t[part], use_reentrant=False, preserve_rng_state=False)
+            for part in blocks(len(t), len(x))
+        ]
+    else:
+        found = [torch.stack((cos @ mass, sin @ mass)) for _, cos, sin in _turns(x, t)]
+    return Waves(*torch.cat(found, 1).to(accurate(x)))
+
+
+def _sums(x: Tensor, mass: Tensor, t: Tensor) -> Tensor:
+    angle = t @ x.T  # (B, N)
+    return torch.stack((angle.cos() @ mass, angle.sin() @ mass))
+
+
+def follow(x: Tensor, weight: Tensor | None, t: Tensor, slope: Slope) -> tuple[Tensor, Tensor]:
+    """(N, D) minus the gradient over each particle's mass, and () value, of a sum over frequencies; no autograd."""
+    mass = mass_of(x, weight)
+    v, value = x.new_zeros(x.shape[::-1]), x.new_zeros((), dtype=accurate(x))
+    for part, cos, sin in _turns(x, t):
+        here = Waves((cos @ mass).to(value.dtype), (sin @ mass).to(value.dtype))
+        gained, by = slope(here, part)
+        value += gained.sum()
+        _add_pull(v, t[part], by, cos, sin)
+    return weighed(v.T, weight), value.to(x.dtype)
+
+
+def pull(at: Tensor, t: Tensor, by: Waves) -> Tensor:
+    """(K, D) the same velocity at any points, given the derivatives `by` (L,) of the value by the waves."""
+    v = at.new_zeros(at.shape[::-1])
+    for part, cos, sin in _turns(at, t):
+        _add_pull(v, t[part], Waves(by.re[part], by.im[part]), cos, sin)
+    return v.T.contiguous()
+
+
+def _turns(x: Tensor, t: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Ranges of frequencies with the cosines and sines (B, N) of t.x there, in two buffers that are used again."""
+    size = next(blocks(len(t), len(x))).stop
+    one, two = x.new_empty(size * len(x)), x.new_empty(size * len(x))
+    for part in blocks(len(t), len(x)):
+        shape = (part.stop - part.start, len(x))
+        angle, cos = (buffer[: shape[0] * shape[1]].view(shape) for buffer in (one, two))
+        torch.mm(t[part], x.T, out=angle)
+        torch.cos(angle, out=cos)
+        yield part, cos, angle.sin_()
+
+
+def _add_pull(v: Tensor, t: Tensor, by: Waves, cos: Tensor, sin: Tensor) -> None:
+    """v (D, K) += sum_l t_l (by.re_l sin_l - by.im_l cos_l); `cos` and `sin` are used up."""
+    re, im = by.re.to(t.dtype)[:, None], by.im.to(t.dtype)[:, None]
+    if len(v) <= 8:  # two thin products cost less than another pass over the block
+        v.addmm_((t * re).T, sin).addmm_((t * im).T, cos, alpha=-1)
+    else:
+        v.addmm_(t.T, sin.mul_(re).addcmul_(cos, im, value=-1))
+
+
+def weighed(v: Tensor, weight: Tensor | None) -> Tensor:
+    """Velocities (N, D) as a loss hands them out: a particle without weight has none."""
+    return v.contiguous() if weight is None else torch.where(weight[:, None] > 0, v, 0.0)
