@@ -1,6 +1,7 @@
 """Directions on the sphere, and the mean over them of transport on a line."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -9,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from dmviz.cloud import Cloud, mass_of, seeded
-from dmviz.losses._lines import Staircase, accurate, even_levels, power_on_lines, pull_on_lines
+from dmviz.losses._lines import Pull, Staircase, accurate, even_levels, power_on_lines, pull_on_lines
 from dmviz.losses._sorting import ranked
 
 Kind = Literal["auto", "quasi_random", "orthogonal", "random"]
@@ -129,18 +130,26 @@ def sliced_velocity(
     x: Tensor, target: Cloud, slices: Slices, weight: Tensor | None, power: int
 ) -> tuple[Tensor, Tensor]:
     """(N, D) velocity and () value of the mean over lines of $W_p^p$, a block of lines at a time."""
+    v, value = torch.zeros_like(x), torch.zeros((), dtype=accurate(x), device=x.device)
+    theta, share = slices.theta.to(x), slices.share.to(x)
+    for part, pull in line_pulls(x, target, slices, weight, power):
+        v.addmm_(pull.v.T, share[part, None] * theta[part])
+        value += (pull.value * share[part]).sum()
+    return v, value.to(x.dtype)
+
+
+def line_pulls(
+    x: Tensor, target: Cloud, slices: Slices, weight: Tensor | None, power: int
+) -> Iterator[tuple[slice, Pull]]:
+    """Blocks of lines, and what transport says on each of them."""
     kept = slices.target
     centre = centre_of(target.x) if kept is None else kept.centre
     means = None if kept is None or weight is not None or power == 1 else kept.means(len(x))
     x, y = x - centre, target.x - centre
-    theta, share = slices.theta.to(x), slices.share.to(x)
-    v, value = torch.zeros_like(x), torch.zeros((), dtype=accurate(x), device=x.device)
+    theta = slices.theta.to(x)
     for part in _parts(len(theta), max(len(x), len(target))):
         stairs = Staircase.of(theta[part] @ y.T, target.weight) if kept is None else kept.stairs.rows(part)
-        pull = pull_on_lines(theta[part] @ x.T, weight, stairs, power, None if means is None else means[part])
-        v.addmm_(pull.v.T, share[part, None] * theta[part])
-        value += (pull.value * share[part]).sum()
-    return v, value.to(x.dtype)
+        yield part, pull_on_lines(theta[part] @ x.T, weight, stairs, power, None if means is None else means[part])
 
 
 def sliced_power(x: Tensor, target: Cloud, slices: Slices, weight: Tensor | None, power: int) -> Tensor:

@@ -166,7 +166,8 @@ def _tangent(theta: Tensor, slope: Tensor) -> Tensor:
 
 
 def _norm(rows: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+    length: Tensor = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+    return length
 
 
 def _turned(theta: Tensor, heading: Tensor, angle: Tensor) -> Tensor:
