@@ -66,9 +66,11 @@ def problems(draw: st.DrawFn, most: int = 9) -> tuple[Tensor, Tensor, Cloud]:
 
 
 def with_law(cloud: Cloud, scale: float = 1.0) -> Cloud:
-    """The same points with the score of a Gaussian of that scale and three labels, for losses that ask for them."""
+    """The same points with the law of a Gaussian of that scale and three labels, for losses that ask for them."""
     label = torch.arange(len(cloud), device=cloud.x.device) % 3 if cloud.label is None else cloud.label
-    return replace(cloud, label=label, score=lambda z: -z / scale**2)
+    log_norm = 0.5 * cloud.dim * math.log(2 * math.pi * scale**2)
+    log_prob = lambda z: -z.square().sum(1) / (2 * scale**2) - log_norm  # noqa: E731
+    return replace(cloud, label=label, score=lambda z: -z / scale**2, log_prob=log_prob)
 
 
 def suited(loss: Any, *clouds: Tensor) -> tuple[Tensor, ...]:
