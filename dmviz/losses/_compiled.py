@@ -19,8 +19,9 @@ from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -61,10 +62,11 @@ def warm() -> None:
             return
         try:
             folder = _choose_cache()
-            from dmviz.losses import _fused
+            from dmviz.losses import _fused, _near
         except ImportError:  # no numba on this machine: eager stays
             return
         _fused.compile_all()
+        _near.compile_all()
         _ready.set()
         if folder is not None:
             with suppress(OSError):
@@ -86,7 +88,8 @@ def _stamp() -> str:
     import numba
     from llvmlite import binding
 
-    words = (Path(__file__).with_name("_fused.py").read_text(), numba.__version__, binding.get_host_cpu_name())
+    sources = [Path(__file__).with_name(name).read_text() for name in ("_fused.py", "_near.py")]
+    words = (*sources, numba.__version__, binding.get_host_cpu_name())
     return f"fused-{hashlib.blake2b(repr(words).encode(), digest_size=8).hexdigest()}.ready"
 
 
@@ -270,12 +273,69 @@ def panels(n: int, m: int) -> Iterator[tuple[slice, slice]]:
             yield slice(i, min(i + PANEL[0], n)), slice(j, min(j + PANEL[1], m))
 
 
+class Rows(NamedTuple):
+    """Points in an order that keeps neighbours together: a few consecutive ones look at near columns only."""
+
+    order: Tensor  # (N,) where each came from
+    x: Tensor  # (N, D) in that order
+    middle: Tensor  # (B, D) of every `_near.ROWS` of them
+    radius: Tensor  # (B,) how far one of them is from it
+
+
+NEAR_DIMS, NEAR_PAIRS = 3, 200_000
+"""Dimensions up to which, and pairs from which, it pays to look for the near ones."""
+
+_CUT = 20.0
+"""Terms e^-20 below the largest of their row are left out, in float32; e^-40 in float64."""
+
+
+def rows_of(x: Tensor) -> Rows:
+    """(N, D) float points in the order of a k-d tree, in blocks."""
+    from scipy.spatial import cKDTree
+
+    from dmviz.losses._near import ROWS
+
+    order = torch.from_numpy(cKDTree(x.numpy(), leafsize=ROWS, compact_nodes=False).indices.astype(np.int64))
+    ordered = x[order]
+    count = -(-len(x) // ROWS)
+    blocks = torch.cat([ordered, ordered[-1:].expand(count * ROWS - len(x), -1)]).view(count, ROWS, -1)
+    middle = 0.5 * (blocks.amin(1) + blocks.amax(1))
+    radius = (blocks - middle[:, None]).square().sum(2).amax(1).sqrt() * (1.0 + 1e-5)
+    return Rows(order, ordered, middle, radius)
+
+
+def _near_softmin(
+    rows: Rows, y: Tensor, h: Tensor, eps: float, p: int, want_grad: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    from dmviz.losses import _near
+
+    found = [torch.empty(len(rows.x), dtype=torch.float64) for _ in range(2)]
+    found.append(torch.zeros(rows.x.shape, dtype=torch.float64))
+    across, (scale, cut) = y.T.contiguous().numpy(), _near_numbers(rows.x, eps, p)
+    given = (*(t.numpy() for t in rows[1:]), across, h.contiguous().numpy(), scale, p, cut)
+    out = [t.numpy() for t in found]
+    over_rows(
+        lambda r: _near.near_softmin(*given, r.start, r.stop, *out, want_grad),
+        len(rows.radius),
+        len(rows.x) * len(y),
+    )
+    peak, total, sums = (torch.empty_like(t).index_copy_(0, rows.order, t) for t in found)
+    return peak, total, sums
+
+
+def _near_numbers(x: Tensor, eps: float, p: int) -> tuple[Any, Any]:
+    cut = _CUT if x.dtype == torch.float32 else 2.0 * _CUT
+    return tuple(x.new_tensor([(0.5 if p == 2 else 1.0) / eps, cut]).numpy())  # type: ignore[return-value]
+
+
 def softmin_parts(
-    x: Tensor, y: Tensor, h: Tensor, eps: float, p: int, want_grad: bool, direct: bool
+    x: Tensor, y: Tensor, h: Tensor, eps: float, p: int, want_grad: bool, direct: bool, rows: Rows | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Largest exponent, sum of exponentials over it, and their sum times grad C (see `_entropic.softmin`)."""
     from dmviz.losses import _fused
 
+    if rows is not None:
+        return _near_softmin(rows, y, h, eps, p, want_grad)
     scale = x.new_tensor((0.5 if p == 2 else 1.0) / eps).numpy()[()]
     peak = torch.full((len(x),), -math.inf, dtype=torch.float64)
     total, sums = torch.zeros_like(peak), torch.zeros(x.shape, dtype=torch.float64)
@@ -304,10 +364,13 @@ def softmin_parts(
 
 
 def plan(
-    x: Tensor, y: Tensor, h: Tensor, a: Tensor, eps: float, p: int, most: int
+    x: Tensor, y: Tensor, h: Tensor, a: Tensor, eps: float, p: int, most: int, rows: Rows | None = None
 ) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor, Tensor]] | None:
-    """Largest exponent, sum over it, marginal on y, and rows of the plan, where they fit (see `_fused.plan_rows`)."""
-    from dmviz.losses import _fused
+    """Largest exponent, sum over it, marginal on y, and rows of the plan, where they fit (see `_fused.plan_rows`).
+
+    The plan's rows, and only they, come in the order of `rows` where it is given.
+    """
+    from dmviz.losses import _fused, _near
 
     scale = x.new_tensor((0.5 if p == 2 else 1.0) / eps).numpy()[()]
     cut = x.new_tensor(17.0 if x.dtype == torch.float32 else 37.0).numpy()[()]
@@ -315,6 +378,12 @@ def plan(
     total, m, room = torch.empty_like(peak), torch.zeros(len(y), dtype=torch.float64), min(most, (len(x) + 1) * len(y))
     column, share = torch.empty(room, dtype=torch.int32), torch.empty(room, dtype=x.dtype)
     x, y, h = x.contiguous(), y.T.contiguous(), h.contiguous()
+    if rows is not None:
+        scale, cut = _near_numbers(x, eps, p)
+        given, out = (*rows[1:], y, h, a[rows.order].contiguous()), (peak, total, m, start, column, share)
+        fits = _near.near_plan(*(t.numpy() for t in given), scale, p, cut, *(t.numpy() for t in out))
+        peak, total = (torch.empty_like(t).index_copy_(0, rows.order, t) for t in (peak, total))
+        return (peak, total, m, (start, column, share)) if fits else None
     fits = _fused.plan_rows(
         *(t.numpy() for t in (x, y, h, a)), scale, p, cut, *(t.numpy() for t in (peak, total, m, start, column, share))
     )

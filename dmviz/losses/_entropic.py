@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dmviz.losses import _compiled
+from dmviz.losses._compiled import Rows, rows_of
 from dmviz.losses._pairs import DIRECT, differences, squares, sum_of_squares, tiles
 
 _FLOOR = -80.0  # exp is slow where it underflows; e^-80 of the largest term is nothing
@@ -35,11 +36,19 @@ class Problem(NamedTuple):
     p: int
     blur: float
     compiled: bool
+    rows: Rows | None = None  # x in an order that keeps neighbours together, where that pays
+    rows_y: Rows | None = None
 
     @property
     def turned(self) -> "Problem":
         """The same problem seen from y."""
-        return self._replace(x=self.y, y=self.x, log_a=self.log_b, log_b=self.log_a)
+        return self._replace(
+            x=self.y, y=self.x, log_a=self.log_b, log_b=self.log_a, rows=self.rows_y, rows_y=self.rows
+        )
+
+    def seen_from(self, x: Tensor) -> "Problem":
+        """The same target seen from other points, which have no weight."""
+        return self._replace(x=x.to(self.x.dtype), rows=None)
 
     @property
     def eps(self) -> float:
@@ -76,7 +85,9 @@ def log_weight(b: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def softmin(x: Tensor, y: Tensor, h: Tensor, eps: float, p: int, compiled: bool, want_grad: bool = False) -> Soft:
+def softmin(
+    x: Tensor, y: Tensor, h: Tensor, eps: float, p: int, compiled: bool, want_grad: bool = False, rows: Rows | None = None
+) -> Soft:
     """-eps log sum_j exp(h_j - C(x_i, y_j) / eps), with h_j = log b_j + g_j / eps (M,) in float64."""
     f = h.new_empty(len(x))
     grad = h.new_empty(x.shape) if want_grad else None
@@ -84,13 +95,13 @@ def softmin(x: Tensor, y: Tensor, h: Tensor, eps: float, p: int, compiled: bool,
     top = h.max()
     h = (h - top).to(x.dtype)
     if compiled:
-        peak, total, sums = _compiled.softmin_parts(x, y, h, eps, p, want_grad, x.shape[1] <= DIRECT)
+        peak, total, sums = _compiled.softmin_parts(x, y, h, eps, p, want_grad, x.shape[1] <= DIRECT, rows)
         return Soft(-eps * (peak + total.log() + top), sums / total[:, None] if want_grad else None)
-    for rows, parts in _row_tiles(x, y):
-        peak, total, sums = _row(x[rows], y, h, parts, eps, p, want_grad)
-        f[rows] = -eps * (peak.double() + total.log() + top)
+    for mine, parts in _row_tiles(x, y):
+        peak, total, sums = _row(x[mine], y, h, parts, eps, p, want_grad)
+        f[mine] = -eps * (peak.double() + total.log() + top)
         if grad is not None:
-            grad[rows] = sums / total[:, None]
+            grad[mine] = sums / total[:, None]
     return Soft(f, grad)
 
 
@@ -145,7 +156,8 @@ def _pull(e: Tensor, x: Tensor, y: Tensor, spread: list[Tensor] | Tensor | None,
 def soft(problem: Problem, g: Tensor, want_grad: bool = False, eps: float | None = None) -> Soft:
     """The soft minimum on x of a potential on y."""
     eps = problem.eps if eps is None else eps
-    return softmin(problem.x, problem.y, problem.log_b + g / eps, eps, problem.p, problem.compiled, want_grad)
+    h = problem.log_b + g / eps
+    return softmin(problem.x, problem.y, h, eps, problem.p, problem.compiled, want_grad, problem.rows)
 
 
 def temperatures(problem: Problem, scaling: float = 0.7) -> list[float]:
@@ -239,21 +251,22 @@ class Plan(NamedTuple):
     f: Tensor
     rows: Tensor | tuple[Tensor, Tensor, Tensor]
     m: Tensor
+    order: Tensor | None = None  # of the rows, where they do not come as x does
 
 
 def plan_of(problem: Problem, g: Tensor) -> Plan | None:
     """The plan of a potential on y, with all its mass in the rows; None where it is too large to hold."""
-    if len(problem.x) * len(problem.y) > (SEARCHED if problem.compiled else STORED):
+    if len(problem.x) * len(problem.y) > (SEARCHED if problem.compiled else STORED) and problem.rows is None:
         return None
     a, h = problem.log_a.exp(), problem.log_b + g / problem.eps
     top = h.max()
     h = (h - top).to(problem.x.dtype)
     if problem.compiled:
-        found = _compiled.plan(problem.x, problem.y, h, a, problem.eps, problem.p, STORED)
+        found = _compiled.plan(problem.x, problem.y, h, a, problem.eps, problem.p, STORED, problem.rows)
         if found is None:
             return None
         peak, total, m, rows = found
-        return Plan(-problem.eps * (peak + total.log() + top), rows, m)
+        return Plan(-problem.eps * (peak + total.log() + top), rows, m, problem.rows and problem.rows.order)
     z, _ = _exponent(problem.x, problem.y, h, problem.eps, problem.p)
     peak = z.amax(1, keepdim=True)
     share = z.sub_(peak).clamp_min_(_FLOOR).exp_()
@@ -266,7 +279,7 @@ def plan_of(problem: Problem, g: Tensor) -> Plan | None:
 def _newton_move(plan: Plan, a: Tensor, slope: Tensor, need: float, most: int = 300) -> tuple[Tensor, float]:
     """Solve (diag(m) - P^T diag(a) P) u = slope by conjugate gradients until five steps gain less than `need`."""
     if isinstance(plan.rows, tuple):
-        return _compiled.newton_step(plan.rows, a, plan.m, slope, need, most)
+        return _compiled.newton_step(plan.rows, a if plan.order is None else a[plan.order], plan.m, slope, need, most)
     share, m = plan.rows, plan.m.clamp_min(1e-300)
     weight, u, r = a.to(share.dtype), torch.zeros_like(slope), slope
     z = r / m
@@ -386,21 +399,73 @@ def _newton(problem: Problem, cost: Tensor, g: Tensor, eps: float) -> tuple[Tens
 
 
 def _annealed(problem: Problem) -> Tensor:
-    """A rough potential on y at the blur, from blurs as wide as the clouds on down."""
-    back, step = problem.turned, 1.0
-    f = torch.zeros(len(problem.x), dtype=torch.float64, device=problem.x.device)
-    g = torch.zeros(len(problem.y), dtype=torch.float64, device=problem.x.device)
-    for eps in temperatures(problem):
-        g = g + step * (soft(back, f, eps=eps).f - g)
-        f = f + step * (soft(problem, g, eps=eps).f - f)
+    """A rough potential on y at the blur, from blurs as wide as the clouds on down; wide ones see heaps of points."""
+    blurs = temperatures(problem)
+    heaps, wide = _heaps(problem, blurs)
+    f = torch.zeros(len(heaps.x), dtype=torch.float64, device=problem.x.device)
+    g = torch.zeros(len(heaps.y), dtype=torch.float64, device=problem.x.device)
+    step = 1.0
+    for k, eps in enumerate(blurs):
+        if k == wide and k > 0:
+            f, g = _lifted(problem, heaps, f, g, blurs[k - 1])
+        now = problem if k >= wide else heaps
+        g = g + step * (soft(now.turned, f, eps=eps).f - g)
+        f = f + step * (soft(now, g, eps=eps).f - f)
         step = 1.5
-    return g
+    return _lifted(problem, heaps, f, g, blurs[-1])[1] if 0 < wide == len(blurs) else g
+
+
+HEAP = 8
+"""Points that a wide blur takes as one, as they follow each other in the order of a k-d tree."""
+
+
+def _heaps(problem: Problem, blurs: list[float]) -> tuple[Problem, int]:
+    """The problem between heaps of points, and how many of the blurs are too wide to see a difference."""
+    if problem.rows is None or problem.rows_y is None:
+        return problem, 0
+    x, log_a, size = _heaped(problem.rows, problem.log_a)
+    y, log_b, size_y = _heaped(problem.rows_y, problem.log_b)
+    seen = (2.0 * max(size, size_y)) ** problem.p
+    wide = sum(eps >= seen for eps in blurs)
+    return Problem(x, y, log_a, log_b, problem.p, problem.blur, problem.compiled), wide
+
+
+def _heaped(rows: Rows, log_a: Tensor) -> tuple[Tensor, Tensor, float]:
+    """(H, D) means of every `HEAP` points, the log of their mass, and how large the heaps are."""
+    count, a = -(-len(rows.x) // HEAP), log_a[rows.order].exp()
+    rest = count * HEAP - len(a)
+    points = torch.cat([rows.x, rows.x[-1:].expand(rest, -1)]).view(count, HEAP, -1)
+    mass = torch.cat([a, a.new_zeros(rest)]).view(count, HEAP)
+    whole = mass.sum(1, keepdim=True)
+    share = torch.where(whole > 0, mass / whole.clamp_min(1e-300), 1.0 / HEAP).to(points.dtype)
+    means = (points * share[..., None]).sum(1)
+    apart = (points - means[:, None]).square().sum(2)  # (H, HEAP)
+    return means, log_weight(whole[:, 0]), float((apart * mass).sum().sqrt())
+
+
+def _lifted(problem: Problem, heaps: Problem, f: Tensor, g: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Potentials of heaps as potentials of points: a soft minimum is known everywhere."""
+    there = soft(heaps.turned._replace(x=problem.y, rows=problem.rows_y), f, eps=eps).f
+    return soft(heaps._replace(x=problem.x, rows=problem.rows), g, eps=eps).f, there
 
 
 def _reachable(problem: Problem) -> float:
     """The marginal error that rounding leaves: an exponent C / eps is off by its size times the machine epsilon."""
     radius = float(problem.x.square().sum(1).mean().sqrt() + problem.y.square().sum(1).mean().sqrt())
     return torch.finfo(problem.x.dtype).eps * (4.0 + radius**problem.p / (2.0 * problem.eps))
+
+
+def _self_annealed(problem: Problem) -> Tensor:
+    """A rough potential of a cloud onto itself, as `_annealed`."""
+    blurs = temperatures(problem)
+    heaps, wide = _heaps(problem, blurs)
+    p = torch.zeros(len(heaps.x), dtype=torch.float64, device=problem.x.device)
+    for k, eps in enumerate(blurs):
+        if k == wide and k > 0:
+            p, _ = _lifted(problem, heaps, p, p, blurs[k - 1])
+        now = problem if k >= wide else heaps
+        p = 0.5 * (p + soft(now, p, eps=eps).f)
+    return _lifted(problem, heaps, p, p, blurs[-1])[0] if 0 < wide == len(blurs) else p
 
 
 def solve_self(problem: Problem, effort: Effort, start: Tensor | None = None) -> tuple[Tensor, Soft]:
@@ -411,9 +476,7 @@ def solve_self(problem: Problem, effort: Effort, start: Tensor | None = None) ->
     """
     p = start
     if p is None:
-        p = torch.zeros(len(problem.x), dtype=torch.float64, device=problem.x.device)
-        for eps in temperatures(problem):
-            p = 0.5 * (p + soft(problem, p, eps=eps).f)
+        p = _self_annealed(problem)
     a, enough = problem.log_a.exp(), max(effort.tolerance, _reachable(problem))
     floor, pairs, last = torch.finfo(problem.x.dtype).eps * problem.eps, None, None
     for _ in range(effort.iterations - 1):

@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 from torch.autograd.function import once_differentiable
 
 from dmviz.cloud import Cloud, mass_of
-from dmviz.losses._compiled import chosen
+from dmviz.losses._compiled import NEAR_DIMS, NEAR_PAIRS, Rows, chosen, rows_of
 from dmviz.losses._entropic import Effort, Pair, Pairs, Problem, Soft, log_weight, soft, solve, solve_self, solve_small
 from dmviz.params import Help, Range, entry
 from dmviz.protocols import Law, Velocity
@@ -180,7 +180,7 @@ class Sinkhorn:
         known, pull = 0.0, torch.zeros_like(x, dtype=torch.float64)
         own = own_slope = None
         if self.debias:
-            p, back = self._own(x - shift_x, cross.log_a, start, cross.compiled)
+            p, back = self._own(x - shift_x, cross.log_a, start, cross.compiled, cross.rows)
             own, own_slope = 0.5 * (p + back.f), _slope(back)
             known -= float(a.double() @ own + self._target_half(target, shift_y, cross.compiled))
             pull = pull - own_slope
@@ -214,10 +214,10 @@ class Sinkhorn:
                 known -= float(0.5 * (a.double() @ (own + there.f)))
                 known -= float(self._target_half(target, shift_y, cross.compiled))
             here = (at - shift_x).to(cross.x.dtype)
-            pull = _slope(soft(cross._replace(x=here), self._solved_pair(cross, None, known).g, want_grad=True))
+            pull = _slope(soft(cross.seen_from(here), self._solved_pair(cross, None, known).g, want_grad=True))
             if self.debias:
                 back = self._problem(x - shift_x, x - shift_x, cross.log_a, cross.log_a, cross.compiled)
-                pull = pull - _slope(soft(back._replace(x=here.to(back.x.dtype)), own, want_grad=True))
+                pull = pull - _slope(soft(back.seen_from(here), own, want_grad=True))
             return -(pull + (shift_x - shift_y) if self.p == 2 else pull).to(at.dtype)
 
     def prepare(self, target: Cloud) -> Cloud:
@@ -244,11 +244,17 @@ class Sinkhorn:
         left = a.double() @ (x - shift_x).double() - b.double() @ (y.x - shift_y).double()
         return float(apart @ (0.5 * apart + left))
 
-    def _problem(self, x: Tensor, y: Tensor, log_a: Tensor, log_b: Tensor, compiled: bool) -> Problem:
+    def _problem(
+        self, x: Tensor, y: Tensor, log_a: Tensor, log_b: Tensor, compiled: bool, rows: Rows | None = None
+    ) -> Problem:
         """Two clouds near the origin, in float64 where that costs nothing."""
         if _is_small(x, y):
             x, y = x.double(), y.double()
-        return Problem(x, y, log_a, log_b, self.p, self.blur, compiled)
+        whole = Problem(x, y, log_a, log_b, self.p, self.blur, compiled)
+        if not compiled or x.shape[1] > NEAR_DIMS or len(x) * len(y) < NEAR_PAIRS:
+            return whole
+        rows = rows_of(x) if rows is None else rows
+        return whole._replace(rows=rows, rows_y=rows if y is x else rows_of(y))
 
     def _fits(self, carry: Warm | None, problem: Problem) -> TypeGuard[Warm]:
         """Whether the last step was about clouds like these."""
@@ -262,7 +268,9 @@ class Sinkhorn:
             return solve(problem, Effort(self.tolerance, self.iterations, share, known))
         return solve(problem, Effort(self.tolerance, self.warm, share, known), start.g, start.pairs)
 
-    def _own(self, x: Tensor, log_a: Tensor, start: Start | None, compiled: bool) -> tuple[Tensor, Soft]:
+    def _own(
+        self, x: Tensor, log_a: Tensor, start: Start | None, compiled: bool, rows: Rows | None = None
+    ) -> tuple[Tensor, Soft]:
         """Potential and plan of a cloud onto itself."""
         # Every averaged update halves the error: ten times the accuracy costs three or four of them.
         effort = Effort(0.1 * self.tolerance, self.iterations)
@@ -270,7 +278,8 @@ class Sinkhorn:
             effort = Effort(self.tolerance, self.warm, _SHARE * self.tolerance, start.value)
         if _is_small(x, x):
             effort = Effort(1e-13, 1000)
-        return solve_self(self._problem(x, x, log_a, log_a, compiled), effort, start and start.own)
+        problem = self._problem(x, x, log_a, log_a, compiled, rows)
+        return solve_self(problem, effort, start and start.own)
 
     def _target_half(self, target: Cloud, center: Tensor, compiled: bool) -> Tensor:
         """Half of OT(target, target): from `prepare`, or now."""
