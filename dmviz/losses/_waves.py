@@ -127,3 +127,12 @@ def _add_pull(v: Tensor, t: Tensor, by: Waves, cos: Tensor, sin: Tensor) -> None
 def weighed(v: Tensor, weight: Tensor | None) -> Tensor:
     """Velocities (N, D) as a loss hands them out: a particle without weight has none."""
     return v.contiguous() if weight is None else torch.where(weight[:, None] > 0, v, 0.0)
+
+
+def by_frequency(x: Tensor, weight: Tensor | None, t: Tensor, by: Waves) -> Tensor:
+    """(L, D) gradient by the frequencies themselves, given the derivatives `by` (L,) of the value by the waves."""
+    share, found = mass_of(x, weight)[:, None] * x, []
+    for part, cos, sin in _turns(x, t):
+        re, im = by.re[part].to(t.dtype)[:, None], by.im[part].to(t.dtype)[:, None]
+        found.append(cos.mul_(im).addcmul_(sin, re, value=-1) @ share)
+    return torch.cat(found)
