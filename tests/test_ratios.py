@@ -10,7 +10,7 @@ from pair_cases import clouds, hermite, path, tensor
 from torch import Tensor
 
 from dmviz.cloud import Cloud, seeded
-from dmviz.losses._kde import Bumps, apart, log_density, scott
+from dmviz.losses._kde import Bumps, led, log_density, scott
 from dmviz.losses._ratios import GENERATORS, Ratio, never_negative, total_variation
 
 __all__ = ["path"]
@@ -182,19 +182,16 @@ def test_gradients_by_autograd_and_by_pull_are_those_of_a_table(far: float, path
         torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8 * float(want.abs().max()))
 
 
-def test_own_bump_left_out() -> None:
-    x, a, _ = clouds(40, 3, 2)
-    got, h = apart(x, a, 0.4), 0.4
-    for i in (0, 1, 17):
-        rest = torch.arange(40) != i
-        others = Bumps(x[rest], a[rest] / a[rest].sum(), h, False)(x[i : i + 1])
-        assert got.log[i].item() == pytest.approx(others.log.item(), abs=1e-10)
-        torch.testing.assert_close(got.score[i], others.score[0], rtol=1e-9, atol=1e-9)
-    alone = apart(x[:1], tensor([1.0]), h)
-    assert alone.log.item() == -math.inf and alone.score.abs().max() == 0
-
-
 def test_scotts_width() -> None:
     y = tensor([[-1.0, 0.0], [1.0, 0.0], [-1.0, 2.0], [1.0, 2.0]])
     assert scott(Cloud(y), 9.0) == pytest.approx(4 ** (-1 / 6))
     assert scott(Cloud(y[:1].repeat(3, 1)), 9.0) == 9.0
+
+
+def test_a_value_led_by_a_velocity_has_minus_its_gradient() -> None:
+    x = tensor([[1.0, 2.0], [3.0, 4.0]]).requires_grad_(True)
+    v, a = tensor([[5.0, 6.0], [7.0, 8.0]]), tensor([0.25, 0.75])
+    value = led(x, tensor(9.0), v, a)
+    (grad,) = torch.autograd.grad(value, x)
+    assert value.item() == 9.0
+    torch.testing.assert_close(grad, -a[:, None] * v)

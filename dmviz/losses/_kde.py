@@ -3,7 +3,7 @@ r"""Kernel density estimates in tiles, by log-sum-exp: log densities, scores, an
 $$ q_h(z) = \sum_j a_j\, k(z - x_j), \qquad k(z) = (2\pi h^2)^{-D/2} e^{-|z|^2 / 2h^2},
    \qquad \nabla \log q_h(z) = \Bigl(\sum_j w_j x_j - z\Bigr) / h^2, \quad w_j \propto a_j k(z - x_j) $$
 
-A point counts in its own density; `apart` leaves it out.
+A point counts in its own density: left out, an isolated point would have none, and a score without bound.
 """
 
 import math
@@ -122,27 +122,6 @@ def _squares(x: Tensor, y: Tensor) -> Tensor:
     return (x.square().sum(1)[:, None] + y.square().sum(1) - 2.0 * x @ y.T).clamp_min(0.0)
 
 
-@torch.no_grad()
-def apart(x: Tensor, a: Tensor, h: float) -> Density:
-    """Density and score that the other points give at each point: its own bump is left out, and the rest sum to 1.
-
-    A point without others has density 0 and no score.
-    """
-    log, score = [], []
-    log_a = log_weight(a)
-    side = max(1, (1 << 18) // max(len(x), 1))
-    for start in range(0, len(x), side):
-        rows = slice(start, min(start + side, len(x)))
-        i = torch.arange(rows.start, rows.stop, device=x.device)
-        z = (-0.5 / (h * h)) * _squares(x[rows], x).double() + log_a
-        z[i - start, i] = -math.inf
-        total = z.logsumexp(1)
-        share = (z - total[:, None]).exp().nan_to_num(0.0)
-        log.append(total - log_norm(x.shape[1], h) - torch.log1p(-a[rows].double()))
-        score.append((share @ x.double() - share.sum(1, keepdim=True) * x[rows].double()) / (h * h))
-    return Density(torch.cat(log).nan_to_num(-math.inf, neginf=-math.inf), torch.cat(score))
-
-
 def near(x: Tensor, target: Cloud) -> tuple[Tensor, Tensor]:
     """Both clouds about one common middle, so that no digits are lost far from the origin."""
     middle = target.x.mean(0)
@@ -180,3 +159,9 @@ def own_log(target: Cloud, bumps: Bumps) -> Tensor:
     if memo and memo.get("of") is target.x and "bumps" in memo and memo["bumps"][0] == bumps.h:
         return memo["bumps"][1]  # type: ignore[no-any-return]
     return bumps.log(bumps.x)
+
+
+def led(x: Tensor, value: Tensor, v: Tensor, a: Tensor) -> Tensor:
+    """`value`, with the gradient -a v in x: for losses whose velocity is not the slope of what they report."""
+    slope = (a[:, None] * v).detach()
+    return value.detach() - ((x - x.detach()) * slope).sum()
