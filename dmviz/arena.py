@@ -11,6 +11,7 @@ print(table(race(arena, steps=200), "sliced_wasserstein", threshold=0.01))
 
 import ctypes
 import gc
+import hashlib
 import math
 import re
 import statistics
@@ -18,6 +19,7 @@ import time
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -290,10 +292,11 @@ class Lap(Run):
         return sum(arrays.values())
 
 
-def begin(arena: Arena, lane: int) -> tuple[Scene, Iterator[Frame]]:
-    """One lane at the start. Every lane is judged by all referees of the arena, also by the one that it minimises.
+def begin(arena: Arena, lane: int, after: Frame | None = None) -> tuple[Scene, Iterator[Frame]]:
+    """One lane at the start, or going on `after` a frame kept earlier.
 
-    A lane that cannot run stands at the start with the reason. Raises ValueError only where no lane could run.
+    Every lane is judged by all referees of the arena, also by the one that it minimises. A lane that cannot run stands
+    at the start with the reason. Raises ValueError only where no lane could run.
     """
     setup = setups(arena)[lane]
     try:
@@ -303,7 +306,14 @@ def begin(arena: Arena, lane: int) -> tuple[Scene, Iterator[Frame]]:
         first, nothing = next(simulate(begun)), {"loss": math.nan}
         still = replace(first, arrows=first.arrows * 0, speed=first.speed * 0, metrics=nothing, ended=str(error))
         return begun.scene, iter([still])
-    return begun.scene, simulate(begun)
+    if after is None:
+        return begun.scene, simulate(begun)
+    return begun.scene, islice(simulate(begun, after.x, after.step, after.time), 1, None)
+
+
+def digest(arena: Arena) -> str:
+    """Eight letters that stand for the link, for file names."""
+    return hashlib.blake2b(query(arena).encode(), digest_size=4).hexdigest()
 
 
 def race(arena: Arena, steps: int, every: int = 1) -> tuple[Lap, ...]:

@@ -220,8 +220,8 @@ def script(run: Run, k: int = -1) -> str:
     parts = [getattr(setup, f.name) for f in fields(setup) if f.metadata.get("part")]
     imports = sorted({f"from {type(part).__module__} import {type(part).__name__}" for part in parts})
     title = f"{setup.source.title} to {setup.target.title}: {setup.loss.title}, {setup.flow.title}, {frame.step} steps"
-    metrics = {name: _Number(value) for name, value in frame.metrics.items()}
-    place = [_Number(v) for v in frame.x[0].tolist()]
+    metrics = {name: Number(value) for name, value in frame.metrics.items()}
+    place = [Number(v) for v in frame.x[0].tolist()]
     return _SCRIPT.format(
         note=_UPLOADED if any(getattr(part, "path", "").startswith("upload:") for part in parts) else "",
         title=title, version=dmviz.__version__, torch=run.machine.get("torch", "?"), link=run.link,
@@ -230,7 +230,7 @@ def script(run: Run, k: int = -1) -> str:
     )  # fmt: skip
 
 
-class _Number(float):
+class Number(float):
     """A float that writes itself as Python reads it, nan and inf too."""
 
     def __repr__(self) -> str:
@@ -240,7 +240,7 @@ class _Number(float):
 
 def setup_code(setup: Any) -> str:
     """A setup as Python source: every entry by name, every parameter that differs from its default."""
-    lines = [f"    {f.name}={_entry_code(getattr(setup, f.name))}," for f in fields(setup) if f.metadata.get("part")]
+    lines = [f"    {f.name}={entry_code(getattr(setup, f.name))}," for f in fields(setup) if f.metadata.get("part")]
     lines += [
         f"    {param.name}={getattr(setup, param.name)!r},"
         for param in setup_params()
@@ -249,7 +249,8 @@ def setup_code(setup: Any) -> str:
     return "Setup(\n" + "\n".join(lines) + "\n)"
 
 
-def _entry_code(entry: Any) -> str:
+def entry_code(entry: Any) -> str:
+    """An entry as Python source: its class and what differs from the defaults."""
     chosen = {p.name: getattr(entry, p.name) for p in params_of(type(entry))}
     defaults = {p.name: p.default for p in params_of(type(entry))}
     inside = ", ".join(f"{name}={value!r}" for name, value in chosen.items() if value != defaults[name])

@@ -89,7 +89,7 @@ def choose_part(part: str, dim: int | None = None, place: str = "") -> Any:
     current = SimpleNamespace(**{p.name: session.value(where, name, p.name, default=p.default) for p in params_of(cls)})
     values = {p.name: getattr(current, p.name) for p in params_of(cls)}
     own = len(params) < len(params_of(cls))  # a file to choose, points to draw: nothing goes on without
-    with drawer(f"{TITLES[part]} settings", f"{where}.{own}", where == "loss" or own) as is_open:
+    with drawer(f"{TITLES[part]} settings", f"{where}.{own}", part == "loss" or own) as is_open:
         if is_open:
             values |= own_data.widgets(where, name, current)
             for param in params:

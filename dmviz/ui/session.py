@@ -77,16 +77,20 @@ def notes() -> tuple[str, ...]:
 
 
 def take_later() -> None:
-    """Adopt what `adopt_later` left; call it before any widget is drawn.
-
-    Also holds the values of widgets that a run leaves out, such as the settings of a loss that is not chosen now:
-    Streamlit would forget them.
-    """
-    for key in [key for key in st.session_state if str(key).startswith("w.") and not str(key).endswith(".upload")]:
-        st.session_state[key] = st.session_state[key]
+    """Adopt what `adopt_later` left; call it before any widget is drawn."""
+    hold()
     if LATER in st.session_state:
         adopt(read_link(st.session_state.pop(LATER))[0])
         st.session_state[SHOWN] = {key: st.query_params[key] for key in st.query_params}
+
+
+def hold() -> None:
+    """Hold the values of widgets that a run leaves out, such as the settings of a loss that is not chosen now.
+
+    Streamlit would forget them. Call it before any widget is drawn.
+    """
+    for key in [key for key in st.session_state if str(key).startswith("w.") and not str(key).endswith(".upload")]:
+        st.session_state[key] = st.session_state[key]
 
 
 def adopt_later(setup: Setup) -> None:

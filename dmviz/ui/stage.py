@@ -305,6 +305,7 @@ class Stage:
             "ended": ended,
             "ready": constant is not None,
             "ms": None if math.isnan(self.ms) else self.ms,
+            "frame_bytes": run.bytes // max(available, 1),
             "notes": [[available - len(known) + i, f.note] for i, f in enumerate(known) if f.note],
         }
         arrays: dict[str, NDArray[Any]] = {}

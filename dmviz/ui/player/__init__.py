@@ -71,6 +71,13 @@ def _declare() -> None:
         manager.register_from_manifest(ComponentManifest("dmviz", "0", [component]), HERE)
 
 
+def component() -> Callable[..., Any]:
+    """The component, known to the Streamlit that runs now; it shows one run or, given a bundle, several."""
+    made = _component()
+    _declare()
+    return made
+
+
 @lru_cache(maxsize=1)
 def _component() -> Callable[..., Any]:
     import streamlit as st
@@ -106,8 +113,7 @@ def player(
     """
     import streamlit as st
 
-    component = _component()
-    _declare()
+    mount = component()
     kept = f"{key}.message"
 
     def need() -> None:
@@ -133,22 +139,22 @@ def player(
         "view": dict(view or {}),
         "pos": stage.pos,
     }
-    result = component(
+    result = mount(
         key=key,
         data=wire.envelope(settings, chunk),
         on_need_change=need,
-        on_drawn_change=_nothing,
-        on_seed_change=_nothing,
+        on_drawn_change=nothing,
+        on_seed_change=nothing,
     )
-    drawn, seed = (_once(f"{key}.{name}", result.get(name)) for name in ("drawn", "seed"))
+    drawn, seed = (once(f"{key}.{name}", result.get(name)) for name in ("drawn", "seed"))
     return Events(round(stage.pos), stage.playing, points(drawn.get("points")), bool(seed))
 
 
-def _nothing() -> None:
+def nothing() -> None:
     """Streamlit reports an event only if it has a callback."""
 
 
-def _once(place: str, event: Any) -> Mapping[str, Any]:
+def once(place: str, event: Any) -> Mapping[str, Any]:
     """An event the first time it is seen, {} afterwards: `st.rerun` shows the script the same event again."""
     import streamlit as st
 

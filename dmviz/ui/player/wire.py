@@ -11,7 +11,7 @@ number is sent as 65535.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -122,3 +122,22 @@ def opened(message: bytes) -> tuple[dict[str, Any], bytes]:
         raise ValueError(f"wire: a message starts with {ENVELOPE!r}, got {message[:4]!r}")
     start = 8 + int.from_bytes(message[4:8], "little")
     return json.loads(message[8:start]), message[start:]
+
+
+def bundle(settings: Mapping[str, Any], chunks: Sequence[bytes]) -> bytes:
+    """Several chunks in one envelope, whose settings tell how long each is."""
+    return envelope({**settings, "chunks": [len(chunk) for chunk in chunks]}, b"".join(chunks))
+
+
+def unbundled(message: bytes) -> tuple[dict[str, Any], list[bytes]]:
+    """Settings and chunks of a bundle.
+
+    >>> unbundled(bundle({"key": "arena"}, [b"one", b"", b"three"]))
+    ({'key': 'arena'}, [b'one', b'', b'three'])
+    """
+    settings, rest = opened(message)
+    chunks, at = [], 0
+    for length in settings.pop("chunks"):
+        chunks.append(rest[at : at + length])
+        at += length
+    return settings, chunks

@@ -107,11 +107,12 @@ export class Controls {
     const slow = s.playing && s.actual > 0 && s.actual < 0.8 * s.speed;
     text(this.rate, slow ? `${short(s.actual * s.perFrame)} of ${short(wanted)} steps/s` : `${short(wanted)} steps/s`);
     const pace = s.ms === null ? "" : ` · ${number(s.ms / s.perFrame)} ms a step`;
-    const clock = `step ${s.step.toLocaleString("en")}|time ${number(s.time)}${s.device ? ` · ${s.device}` : ""}${pace}`;
+    const time = s.time === null ? "" : ` · time ${number(s.time)}`; // lanes of an arena have a time each
+    const clock = `step ${s.step.toLocaleString("en")}|${time}${s.device ? ` · ${s.device}` : ""}${pace}`;
     if (this.clockText !== clock) {
       this.clockText = clock;
       const [bold, rest] = clock.split("|");
-      this.clock.replaceChildren(el("b", "", {}, bold), ` · ${rest}`);
+      this.clock.replaceChildren(el("b", "", {}, bold), rest);
     }
     text(this.note, s.note);
     this.alert.hidden = s.ended === "";

@@ -52,6 +52,7 @@ export class Curves {
     this.head.className = "dmv-playhead";
     host.append(this.gd, this.head);
     this.log = true;
+    this.level = null; // a value marked across the chart
     this.ready = false;
     this.last = 0;
     this.version = "";
@@ -90,6 +91,9 @@ export class Curves {
       font: { family: theme.font }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       margin: { l: 50, r: 8, t: 8, b: 34 }, showlegend: false, hovermode: false, dragmode: false, autosize: false,
       xaxis: { ...axis, title: { text: "step", font: { size: 11, color: soft }, standoff: 4 }, range: [0, 40], nticks: 6 },
+      shapes: this.level > 0 || (this.level === 0 && !this.log) ? [{
+        type: "line", xref: "paper", x0: 0, x1: 1, y0: this.level, y1: this.level, line: { color: soft, width: 1, dash: "dot" },
+      }] : [],
       yaxis: { ...axis, type: this.log ? "log" : "linear", nticks: 6, exponentformat: "power", minorloglabels: "none" },
     };
   }
@@ -99,7 +103,8 @@ export class Curves {
       const [x, y] = thinned(store.step, list);
       const width = name === "loss" ? 2.2 : 1.4;
       const mode = x.length <= 12 ? "lines+markers" : "lines"; // a first value alone is a dot, not nothing
-      const line = { color: colorOf(name), width };
+      const look = colorOf(name); // a colour, or all that Plotly knows of a line
+      const line = typeof look === "string" ? { color: look, width } : { width, ...look };
       return { x, y, name: titleOf(name), type: "scatter", mode, line, marker: { size: 4 }, hoverinfo: "skip" };
     });
   }
@@ -118,7 +123,7 @@ export class Curves {
     if (!this.ready || this.busy) return;
     this.steps = store.step;
     const { w, h } = this.size;
-    const version = `${store.known}/${store.gen}/${this.log}/${[...store.metrics.keys()]}/${this.theme.dark}/${w}x${h}`;
+    const version = `${store.known}/${store.gen}/${this.log}/${this.level}/${[...store.metrics.keys()]}/${this.theme.dark}/${w}x${h}`;
     if (version === this.version || (!force && now - this.last < PACE)) return;
     this.version = version;
     this.last = now;

@@ -1,5 +1,6 @@
 // Entry of the component: Streamlit calls the default export whenever data or theme change.
 
+import { Arena } from "./arena.js";
 import { Player } from "./player.js";
 import { poster } from "./poster.js";
 import { read } from "./wire.js";
@@ -39,7 +40,8 @@ export default async function mount({ data, parentElement, setTriggerValue }) {
   const key = message.settings.key;
   let entry = players.get(key);
   if (!entry) {
-    entry = { player: new Player(key, message.settings, Plotly), parent: null, timer: 0 };
+    const Kind = message.lanes ? Arena : Player;
+    entry = { player: new Kind(key, message.settings, Plotly), parent: null, timer: 0 };
     players.set(key, entry);
   }
   clearTimeout(entry.timer);

@@ -26,8 +26,9 @@ export function boxOf(dims, ...clouds) {
 }
 
 export class Picture {
-  constructor(host, Plotly, hear) {
-    [this.host, this.Plotly, this.hear] = [host, Plotly, hear];
+  /** @param {(dims: number, changed: () => void) => any} [ownView] makes a view that draws its own axes */
+  constructor(host, Plotly, hear, ownView = null) {
+    [this.host, this.Plotly, this.hear, this.ownView] = [host, Plotly, hear, ownView];
     this.layers = {};
     for (const name of ["box", "back", "front", "top"]) {
       const aria = name === "front" ? { role: "img", "aria-label": "particles" } : { "aria-hidden": "true" };
@@ -62,10 +63,11 @@ export class Picture {
       this.view?.destroy();
       this.host.replaceChildren();
       const changed = () => (this.dirty = true);
-      this.view = scene.dims === 3 ? new View3D(changed) : new View2D(this.host, this.Plotly, changed, () => this.fit());
+      this.view = this.ownView?.(scene.dims, changed)
+        ?? (scene.dims === 3 ? new View3D(changed) : new View2D(this.host, this.Plotly, changed, () => this.fit()));
       this.host.append(...Object.values(this.layers), this.pad, this.legend, this.tools, this.tip);
       this.tools.hidden = scene.dims !== 3;
-      this.host.classList.toggle("dmv-space", scene.dims === 3);
+      this.host.classList.toggle("dmv-space", Boolean(this.view.drag));
       this.view.setHome(...box);
       this.view.setAxes(scene.axes);
       const { clientWidth: w, clientHeight: h } = this.host;
@@ -99,8 +101,11 @@ export class Picture {
 
   /** Make the range hold every point on screen and the target. */
   fit() {
-    if (!this.scene || !this.x) return;
-    this.view.goTo(...boxOf(this.scene.dims, this.scene.target, this.x.subarray(0, this.n * this.scene.dims)));
+    if (this.scene && this.x) this.view.goTo(...this.boxOnScreen());
+  }
+
+  boxOnScreen() {
+    return boxOf(this.scene.dims, this.scene.target, this.x.subarray(0, this.n * this.scene.dims));
   }
 
   /** Glue the canvases to the plot area, in device pixels. */
@@ -187,7 +192,7 @@ export class Picture {
     this.seenBack = seen;
     const box = this.layers.box.getContext("2d");
     box.clearRect(0, 0, this.w, this.h);
-    if (this.scene.dims === 3) this.view.drawBox(box, this.w, this.h, this.dpr, this.theme);
+    if (this.view.drawBox) this.view.drawBox(box, this.w, this.h, this.dpr, this.theme);
     this.back.clear();
     if (options.target) {
       const m = this.scene.target.length / this.scene.dims;
@@ -333,19 +338,19 @@ export class Picture {
       [this.hover, this.dirty] = [null, true];
     });
     host.addEventListener("pointerdown", (event) => {
-      if (this.scene?.dims !== 3 || event.target.closest(".dmv-pad, .dmv-tools button")) return;
+      if (!this.view?.drag || event.target.closest(".dmv-pad, .dmv-tools button")) return;
       this.orbit = [event.clientX, event.clientY];
       host.setPointerCapture(event.pointerId);
     });
     for (const end of ["pointerup", "pointercancel"]) host.addEventListener(end, () => (this.orbit = null));
     host.addEventListener("wheel", (event) => {
-      if (this.scene?.dims !== 3) return;
+      if (!this.view?.drag) return;
       event.preventDefault();
-      this.view.camera.wheel(event.deltaY);
+      this.view.wheel(event.deltaY, ...(this.place2(event) ?? [this.rect.w / 2, this.rect.h / 2]));
       this.dirty = true;
     }, { passive: false });
-    host.addEventListener("contextmenu", (event) => this.scene?.dims === 3 && event.preventDefault());
-    host.addEventListener("dblclick", () => this.scene?.dims === 3 && this.view.goHome());
+    host.addEventListener("contextmenu", (event) => this.view?.drag && event.preventDefault());
+    host.addEventListener("dblclick", () => this.view?.drag && this.view.goHome());
     pad.addEventListener("pointerdown", (event) => {
       pad.setPointerCapture(event.pointerId);
       this.stroke = [];
@@ -364,9 +369,7 @@ export class Picture {
   turn(event) {
     const [dx, dy] = [event.clientX - this.orbit[0], event.clientY - this.orbit[1]];
     this.orbit = [event.clientX, event.clientY];
-    const size = Math.min(this.rect.w, this.rect.h);
-    if (event.shiftKey || event.buttons === 2) this.view.camera.move(dx, dy, size);
-    else this.view.camera.rotate(dx, dy, size);
+    this.view.drag(dx, dy, Math.min(this.rect.w, this.rect.h), event.shiftKey || event.buttons === 2);
   }
 
   addPoint(event, first) {
@@ -428,7 +431,7 @@ export class Picture {
     const context = canvas.getContext("2d");
     context.fillStyle = this.theme.background;
     context.fillRect(0, 0, canvas.width, canvas.height);
-    if (this.scene.dims === 2) {
+    if (this.view.gd) {
       const url = await this.Plotly.toImage(this.view.gd, { format: "png", width: w, height: h, scale });
       const image = new Image();
       image.src = url;

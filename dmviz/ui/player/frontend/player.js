@@ -18,21 +18,26 @@ export class Player {
     [this.key, this.settings, this.Plotly] = [key, settings, Plotly];
     const start = { trails: "off", color: "auto", arrows: false, target: true, log: true };
     this.options = { ...start, ...settings.view, ...remembered.get(key) };
-    this.store = new Store();
-    this.store.gen = -1;
+    this.store = this.shelf();
     Object.assign(this, { pos: 0, goal: null, playing: false, factor: 1, actual: 0 }); // frames, frames a second
     Object.assign(this, { scene: null, run: "", ended: "", ms: null, drawing: false });
     Object.assign(this, { inflight: null, id: 0, empty: 0, askAt: 0, pokeAt: 0, told: 0, roundTrip: null });
     this.stamps = [];
     this.paints = 0;
     this.send = () => {};
-    this.build();
+    this.furnish();
+    this.listen();
     this.frame = (now) => this.tick(now);
     this.handle = requestAnimationFrame(this.frame);
     active = this;
   }
 
-  build() {
+  /** Where frames are kept. */
+  shelf() {
+    return Object.assign(new Store(), { gen: -1 });
+  }
+
+  furnish() {
     const color = this.options.color === "auto" ? "plain" : this.options.color;
     this.controls = new Controls(this, { ...this.options, color });
     this.wait = el("div", "dmv-wait", {}, "Setting the stage …");
@@ -48,6 +53,9 @@ export class Player {
     this.picture = new Picture(this.viewHost, this.Plotly, { drew: () => this.showDrawing() });
     this.curves = new Curves(this.plotHost, this.Plotly, (frame) => this.scrubTo(frame));
     this.curves.log = this.options.log;
+  }
+
+  listen() {
     this.host.addEventListener("pointerdown", () => (active = this), true);
     this.host.addEventListener("focusin", () => (active = this));
     // After a click the focus goes to the player, so that Space plays instead of pressing that button again.
@@ -289,7 +297,7 @@ export class Player {
   log(on) {
     this.option("log", on);
     this.curves.log = on;
-    this.curves.update(this.store, performance.now(), true);
+    this.curves.update(this.charted(), performance.now(), true);
   }
 
   seed() {
@@ -372,13 +380,23 @@ export class Player {
     this.move(dt);
     this.ask(now);
     this.stageScene();
-    const { trails, arrows, target, color } = this.options;
-    if (this.staged && this.picture.paint(this.store, this.pos, { trails, arrows, target, color })) this.painted(now);
+    if (this.staged && this.paint()) this.painted(now);
     if (this.staged) {
-      this.curves.update(this.store, now);
+      this.curves.update(this.charted(), now);
       this.curves.place(this.stepNow());
     }
     if (now - this.told > TEXTS) this.tell(now);
+  }
+
+  /** @returns {boolean} whether pixels were written */
+  paint() {
+    const { trails, arrows, target, color } = this.options;
+    return this.picture.paint(this.store, this.pos, { trails, arrows, target, color });
+  }
+
+  /** What the chart draws: steps and values. */
+  charted() {
+    return this.store;
   }
 
   move(dt) {
@@ -476,10 +494,15 @@ export class Player {
     this.curves.destroy();
     this.picture.destroy();
     this.host.remove();
+    this.retire();
+  }
+
+  /** The keyboard drives it no longer. */
+  retire() {
     if (active === this) active = null;
   }
 }
 
-function sameNumbers(a, b) {
+export function sameNumbers(a, b) {
   return a.length === b.length && a.every((v, i) => v === b[i]);
 }

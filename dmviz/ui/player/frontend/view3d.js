@@ -4,8 +4,8 @@ import { Camera, project, ticks, tickText } from "./camera.js";
 import { css, mix, rgb } from "./palette.js";
 
 export class View3D {
-  constructor(changed) {
-    this.camera = new Camera();
+  constructor(changed, camera = new Camera()) {
+    this.camera = camera;
     this.changed = changed;
     this.dims = 3;
     this.ready = true;
@@ -36,6 +36,16 @@ export class View3D {
 
   setAxes(axes) {
     this.axes = axes;
+  }
+
+  /** A drag of dx, dy CSS pixels in a view whose smaller side is `size`: turn, or move. */
+  drag(dx, dy, size, move) {
+    if (move) this.camera.move(dx, dy, size);
+    else this.camera.rotate(dx, dy, size);
+  }
+
+  wheel(deltaY) {
+    this.camera.wheel(deltaY);
   }
 
   resize(w, h) {

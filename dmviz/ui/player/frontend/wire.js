@@ -19,17 +19,28 @@ function block(bytes, at, magic) {
 /**
  * Read a message of Python.
  * @param {Uint8Array} message at any alignment
- * @returns {{settings: object, header: object, arrays: Object<string, {data: any, shape: number[]}>}}
+ * @returns {{settings: object, header: object, arrays: Object<string, {data: any, shape: number[]}>, lanes?: object[]}}
+ *   `lanes` instead of header and arrays where there are several runs: one {header, arrays} each
  */
 export function read(message) {
   const bytes = message.slice(); // typed arrays need an aligned buffer; Streamlit's view starts anywhere
-  const settings = block(bytes, 0, "DMVP");
-  if (settings.end === bytes.length) return { settings: settings.json, header: null, arrays: {} };
-  const chunk = block(bytes, settings.end, "DMV1");
+  const { json: settings, end } = block(bytes, 0, "DMVP");
+  if (settings.chunks) {
+    let at = end;
+    const lanes = settings.chunks.map((length) => opened(bytes, (at += length) - length, length));
+    return { settings, header: null, arrays: {}, lanes };
+  }
+  return { settings, ...opened(bytes, end, bytes.length - end) };
+}
+
+/** The chunk of `length` bytes at a place; no header where there is none. */
+function opened(bytes, at, length) {
+  if (length === 0) return { header: null, arrays: {} };
+  const chunk = block(bytes, at, "DMV1");
   const arrays = {};
   for (const [name, kind, shape, offset] of chunk.json.arrays) {
     const count = shape.reduce((a, b) => a * b, 1);
     arrays[name] = { data: new TYPES[kind](bytes.buffer, chunk.end + offset, count), shape };
   }
-  return { settings: settings.json, header: chunk.json, arrays };
+  return { header: chunk.json, arrays };
 }
