@@ -136,3 +136,89 @@ def by_frequency(x: Tensor, weight: Tensor | None, t: Tensor, by: Waves) -> Tens
         re, im = by.re[part].to(t.dtype)[:, None], by.im[part].to(t.dtype)[:, None]
         found.append(cos.mul_(im).addcmul_(sin, re, value=-1) @ share)
     return torch.cat(found)
+
+
+KNOTS, REACH = 17, 3.0
+"""Waves along a line are compared at 17 evenly spaced frequencies from 0 to 3, as LeJEPA does."""
+
+
+def knots() -> tuple[Tensor, Tensor]:
+    """(17,) frequencies t and their shares of an integral over the whole line under exp(-t^2 / 2): a trapezoid rule,
+    doubled since waves at t and -t are conjugate."""
+    step = REACH / (KNOTS - 1)
+    t = torch.arange(KNOTS, dtype=torch.float64) * step
+    share = torch.full_like(t, 2 * step)
+    share[0] = share[-1] = step
+    return t, share * (-0.5 * t.square()).exp()
+
+
+def line_waves(x: Tensor, weight: Tensor | None, theta: Tensor) -> Waves:
+    """(K, 17) characteristic functions of x (N, D) along lines theta (K, D) at the knots; differentiable in x."""
+    mass, t, found = mass_of(x, weight), knots()[0].to(x), []
+    for part in blocks(len(theta), KNOTS * len(x)):
+        if torch.is_grad_enabled() and x.requires_grad:  # blocks are computed again on the way back
+            found.append(checkpoint(_line_sums, x, mass, theta[part], t, use_reentrant=False, preserve_rng_state=False))
+        else:
+            cos, sin = _ladder(theta[part], x)
+            found.append(torch.stack((cos @ mass, sin @ mass)))
+    return Waves(*torch.cat(found, 1).to(accurate(x)))
+
+
+def _line_sums(x: Tensor, mass: Tensor, theta: Tensor, t: Tensor) -> Tensor:
+    angle = t[:, None] * (theta @ x.T)[:, None, :]  # (B, 17, N)
+    return torch.stack((angle.cos() @ mass, angle.sin() @ mass))
+
+
+def line_gap(here: Waves, there: Waves) -> Tensor:
+    """() mean over lines of the integral of |here - there|^2 under exp(-t^2 / 2)."""
+    squares = (here.re - there.re).square() + (here.im - there.im).square()
+    return (squares @ knots()[1].to(squares)).mean()
+
+
+def follow_lines(x: Tensor, weight: Tensor | None, theta: Tensor, there: Waves) -> tuple[Tensor, Tensor]:
+    """(N, D) velocity and () value of `line_gap`, in blocks of lines; `there` is (K, 17), or (1, 17) for all."""
+    mass = mass_of(x, weight)
+    v, value = x.new_zeros(x.shape[::-1]), x.new_zeros((), dtype=accurate(x))
+    for part in blocks(len(theta), KNOTS * len(x)):
+        cos, sin = _ladder(theta[part], x)
+        here = Waves((cos @ mass).to(value.dtype), (sin @ mass).to(value.dtype))
+        other = Waves(*(w if len(w) == 1 else w[part] for w in there))
+        value += line_gap(here, other) * len(here.re)
+        _add_line_pull(v, theta[part], line_slope(here, other, len(theta)), cos, sin)
+    return weighed(v.T, weight), (value / len(theta)).to(x.dtype)
+
+
+def line_slope(here: Waves, there: Waves, lines: int) -> Waves:
+    """(B, 17) derivatives of `line_gap` over `lines` by the waves, times t."""
+    t, share = (one.to(here.re) for one in knots())
+    return Waves(*(2 * share * t / lines * (mine - other) for mine, other in zip(here, there, strict=True)))
+
+
+def pull_lines(at: Tensor, theta: Tensor, by: Waves) -> Tensor:
+    """(K, D) the same velocity at any points, given `line_slope`."""
+    v = at.new_zeros(at.shape[::-1])
+    for part in blocks(len(theta), KNOTS * len(at)):
+        _add_line_pull(v, theta[part], Waves(by.re[part], by.im[part]), *_ladder(theta[part], at))
+    return v.T.contiguous()
+
+
+def _add_line_pull(v: Tensor, theta: Tensor, by: Waves, cos: Tensor, sin: Tensor) -> None:
+    along = torch.bmm(by.re.to(v.dtype)[:, None], sin) - torch.bmm(by.im.to(v.dtype)[:, None], cos)  # (B, 1, N)
+    v.addmm_(theta.T, along[:, 0])
+
+
+def _ladder(theta: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines (B, 17, N) at the knots: one of each, and turns by 1, 2, 4 and 8 steps for the rest."""
+    step = REACH / (KNOTS - 1)
+    angle = (theta @ x.T).mul_(step)  # (B, N)
+    cos, sin = (angle.new_empty(len(theta), KNOTS, len(x)) for _ in range(2))
+    cos[:, 0], sin[:, 0] = 1.0, 0.0
+    torch.cos(angle, out=cos[:, 1])
+    torch.sin(angle, out=sin[:, 1])
+    k = 1
+    while k < KNOTS - 1:
+        c, s, low, high = cos[:, k : k + 1], sin[:, k : k + 1], slice(1, k + 1), slice(k + 1, 2 * k + 1)
+        torch.mul(cos[:, low], c, out=cos[:, high]).addcmul_(sin[:, low], s, value=-1)
+        torch.mul(sin[:, low], c, out=sin[:, high]).addcmul_(cos[:, low], s)
+        k *= 2
+    return cos, sin

@@ -195,7 +195,7 @@ class Ncfd:
     def _climbed(
         self, u: Tensor, weight: Tensor | None, there: "_There", rng: Generator, carry: "_Critic | None"
     ) -> tuple[Tensor, "_Critic"]:
-        """What the network says after some steps up F; it has climbed already where it last saw these very particles."""
+        """What the network says after some steps up F; none where it last saw these very particles."""
         noise = gaussian((self.steps_up + 1, self.frequencies, u.shape[1]), rng)
         critic = carry or _network(u.shape[1], self.frequency_seed)
         if critic.at is None or not torch.equal(critic.at, u):
