@@ -111,3 +111,11 @@ def _row_sums(x: Tensor, s: Tensor, y: Tensor, s_y: Tensor, a: Tensor, kernel: K
     r2, dot, along = _products(x, s, y, s_y)
     k, w, q, _ = slopes(kernel, r2)
     return (k * dot - w * along - x.shape[1] * w - r2 * q) @ a
+
+
+def through_score(scores: Tensor, leaf: Tensor, cotangent: Tensor) -> Tensor:
+    """J^T c at every point, J the Jacobian of the score; 0 where the score does not change with x."""
+    if not scores.requires_grad:
+        return torch.zeros_like(cotangent)
+    (change,) = torch.autograd.grad(scores, leaf, cotangent.to(scores.dtype), allow_unused=True)
+    return torch.zeros_like(cotangent) if change is None else change.double()

@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 from dmviz.cloud import Cloud, Score, mass_of
 from dmviz.losses._compiled import chosen
 from dmviz.losses._kernels import Kernel
-from dmviz.losses._stein import stein_mean, stein_sums
+from dmviz.losses._stein import stein_mean, stein_sums, through_score
 from dmviz.params import Help, Range, entry
 from dmviz.protocols import Law, Velocity
 
@@ -100,7 +100,7 @@ class Ksd:
             value = (value - wide.square() @ self._own(s)) * self._pairs(a)
             by_score = (by_score - wide[:, None] * self._kernel.at_zero * s) * self._pairs(a)
             pull = pull * self._pairs(a)
-        v = (-2.0 * (pull + _through_score(scores, leaf, by_score))).to(x.dtype)
+        v = (-2.0 * (pull + through_score(scores, leaf, by_score))).to(x.dtype)
         if weight is not None:
             v = torch.where(weight[:, None] > 0, v, 0.0)  # a particle without weight has no velocity
         return Velocity(v, value.to(x.dtype))
@@ -114,7 +114,7 @@ class Ksd:
             s_x = _score(target)(x)
         a = mass_of(x, weight)
         sums = stein_sums(at.detach(), scores.detach(), x.detach(), s_x, a, self._kernel, chosen(target.memo, x))
-        pull = sums.grad + _through_score(scores, leaf, sums.by_score)
+        pull = sums.grad + through_score(scores, leaf, sums.by_score)
         return (-2.0 * (pull * self._pairs(a) if self.estimator == "unbiased" else pull)).to(at.dtype)
 
     def prepare(self, target: Cloud) -> Cloud:
@@ -141,11 +141,3 @@ def _score(target: Cloud) -> Score:
             "KSD needs the score of its target, and this one has only samples. Pick a shape with a known density."
         )
     return target.score
-
-
-def _through_score(scores: Tensor, leaf: Tensor, cotangent: Tensor) -> Tensor:
-    """J^T c at every point, J the Jacobian of the score; 0 where the score does not change with x."""
-    if not scores.requires_grad:
-        return torch.zeros_like(cotangent)
-    (change,) = torch.autograd.grad(scores, leaf, cotangent.to(scores.dtype), allow_unused=True)
-    return torch.zeros_like(cotangent) if change is None else change.double()
