@@ -8,7 +8,7 @@ A point counts in its own density: left out, an isolated point would have none, 
 
 import math
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -145,12 +145,16 @@ def scott(target: Cloud, otherwise: float) -> float:
 
 
 def prepare_bumps(target: Cloud, h: float, scotts: bool) -> Cloud:
-    """The target with its own log density at its own points (M,), and Scott's width where that is asked for."""
-    compiled = _compiled.chosen(None, target.x)
-    _, y = near(target.x, target)
-    own = Bumps(y, target.mass(), h, compiled).log(y)
-    memo = {"of": target.x, "compiled": compiled, "bumps": (h, own)}
+    """The target with which kernels the run will use, and with Scott's width where that is asked for."""
+    memo: dict[str, Any] = {"of": target.x, "compiled": _compiled.chosen(None, target.x)}
     return replace(target, memo=memo | ({"scott": h} if scotts else {}))
+
+
+def prepare_own_log(target: Cloud, h: float) -> Cloud:
+    """A prepared target, with its log density at its own points (M,) too."""
+    _, y = near(target.x, target)
+    own = Bumps(y, target.mass(), h, _compiled.chosen(target.memo, y)).log(y)
+    return replace(target, memo={**(target.memo or {}), "bumps": (h, own)})
 
 
 def own_log(target: Cloud, bumps: Bumps) -> Tensor:

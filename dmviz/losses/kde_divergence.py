@@ -7,7 +7,7 @@ from torch import Generator, Tensor
 
 from dmviz.cloud import Cloud, mass_of
 from dmviz.losses._compiled import chosen
-from dmviz.losses._kde import Bumps, log_density, near, own_log, prepare_bumps, scott
+from dmviz.losses._kde import Bumps, log_density, near, own_log, prepare_bumps, prepare_own_log, scott
 from dmviz.losses._ratios import GENERATORS, Divergence, Ratio
 from dmviz.params import Help, Range, entry
 from dmviz.protocols import Law, Velocity
@@ -120,7 +120,8 @@ class KdeDivergence:
 
     def prepare(self, target: Cloud) -> Cloud:
         """The target's log density at its own points."""
-        return prepare_bumps(target, self._width(target), self.scott)
+        h = self._width(target)
+        return prepare_own_log(prepare_bumps(target, h, self.scott), h)
 
     def _width(self, target: Cloud) -> float:
         return scott(target, self.bandwidth) if self.scott else self.bandwidth
