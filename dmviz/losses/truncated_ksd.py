@@ -212,29 +212,34 @@ def _factor(domain: Domain, count: int, dim: int, bandwidth: float, ridge: float
     z = boundary_points(domain, count, dim)
     gram = torch.exp(-0.5 * (z[:, None] - z[None]).square().sum(-1) / bandwidth**2)
     gram.diagonal().add_(ridge)
-    return torch.linalg.cholesky(gram)
+    factor: Tensor = torch.linalg.cholesky(gram)
+    return factor
 
 
 def _features(x: Tensor, s: Tensor, border: Border) -> Tensor:
     """(N, m, D) v_l(x) at every boundary point: k (s - (x - z) / l^2)."""
     apart = x[:, None] - border.z[None]
-    k = torch.exp(-0.5 * apart.square().sum(-1) / border.bandwidth**2)
-    return k[..., None] * (s[:, None] - apart / border.bandwidth**2)
+    return _bumps(x, border)[..., None] * (s[:, None] - apart / border.bandwidth**2)
+
+
+def _bumps(x: Tensor, border: Border) -> Tensor:
+    """(N, m) k(x, z)."""
+    r2 = x.square().sum(1)[:, None] + border.z.square().sum(1) - 2.0 * x @ border.z.T
+    return (r2 * (-0.5 / border.bandwidth**2)).clamp(-80.0, 0.0).exp()
 
 
 def _sum(x: Tensor, s: Tensor, a: Tensor, border: Border) -> Tensor:
     """(m, D) sum_i a_i v_l(x_i)."""
-    return torch.einsum("n,nmd->md", a, _features(x, s, border))
+    w, scale = a[:, None] * _bumps(x, border), border.bandwidth**-2
+    return w.T @ (s - scale * x) + scale * w.sum(0)[:, None] * border.z
 
 
 def _slopes(x: Tensor, s: Tensor, c: Tensor, border: Border) -> tuple[Tensor, Tensor]:
     """Gradient in x at fixed score, and in the score, of sum_jl c_jl v_l(x)_j; (N, D) each, with c (m, D)."""
-    scale = border.bandwidth**-2
-    apart = x[:, None] - border.z[None]  # (N, m, D)
-    k = torch.exp(-0.5 * scale * apart.square().sum(-1))
-    along = s @ c.T - scale * torch.einsum("nmd,md->nm", apart, c)  # s.c_j - (x - z_j).c_j / l^2
+    k, scale = _bumps(x, border), border.bandwidth**-2
     turn = k @ c
-    return -scale * (torch.einsum("nm,nmd->nd", k * along, apart) + turn), turn
+    w = ((s - scale * x) @ c.T + scale * (border.z * c).sum(1)).mul_(k)  # k (s.c_j - (x - z_j).c_j / l^2)
+    return -scale * (w.sum(1, keepdim=True) * x - w @ border.z + turn), turn
 
 
 def _rows(n: int, border: Border) -> list[slice]:
