@@ -91,13 +91,13 @@ class RdmReg:
         return gennorm_sigma(self.p) if self.width == "before" else rectified_sigma(self.p, self.mean)
 
     def __call__(self, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None) -> Tensor:
-        return sliced_power(x.clamp_min(0.0) if self.rectify else x, *self._asked(x, rng), weight, 2)
+        return sliced_power(torch.relu(x) if self.rectify else x, *self._asked(x, rng), weight, 2)
 
     def velocity(
         self, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None, carry: None = None
     ) -> Velocity:
         """Twice the mean over lines of the way to the drawn point of the same rank."""
-        seen = x.clamp_min(0.0) if self.rectify else x
+        seen = torch.relu(x) if self.rectify else x
         v, value = sliced_velocity(seen, *self._asked(x, rng), weight, 2)
         return Velocity(torch.where(x > 0, v, 0.0) if self.rectify else v, value)
 
