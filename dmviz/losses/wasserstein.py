@@ -126,7 +126,7 @@ def optimal_plan(x: Tensor, weight: Tensor | None, target: Cloud, power: int = 2
         i, j = linear_sum_assignment(table)
         mass = np.full(len(i), 1.0 / len(i))
     else:
-        i, j, mass = _by_simplex(table, weight, target.weight)
+        i, j, mass = simplex_plan(table, weight, target.weight)
     at, to = (torch.from_numpy(part).to(x.device) for part in (i, j))
     return Plan(at, to, torch.from_numpy(mass).to(x.device, wide))
 
@@ -151,8 +151,8 @@ def line_plan(x: Tensor, weight: Tensor | None, y: Tensor, target_weight: Tensor
     return Plan(at[i[some]], to[j[some]], mass[some])
 
 
-def _by_simplex(table: Any, weight: Tensor | None, target_weight: Tensor | None) -> tuple[Any, Any, Any]:
-    """The pairs that carry mass, and how much, as numpy arrays."""
+def simplex_plan(table: Any, weight: Tensor | None, target_weight: Tensor | None) -> tuple[Any, Any, Any]:
+    """The pairs that carry mass under a table of costs (N, M), and how much, as numpy arrays."""
     import ot  # takes seconds, which a page that only lists the losses, or a small assignment, need not spend
 
     n, m = table.shape
