@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_entries import values
+from test_plot import EYES, contrast, lab
 
 from dmviz import arena as arenas
 from dmviz.arena import (
@@ -42,6 +43,7 @@ from dmviz.losses.ksd import Ksd
 from dmviz.losses.mmd import Mmd
 from dmviz.losses.sliced_wasserstein import SlicedWasserstein
 from dmviz.params import params_of
+from dmviz.plot import theme
 from dmviz.run import Setup, record, setup_params
 from dmviz.shapes.checkerboard import Checkerboard
 from dmviz.shapes.gaussian import Gaussian
@@ -315,3 +317,15 @@ def test_titles_say_what_tells_lanes_apart_and_no_more() -> None:
     assert lane_titles(Arena(QUICK, PAIR)) == ("Energy distance", "Maximum mean discrepancy, bandwidth 0.2")
     alone = Arena(QUICK, (Lane(Mmd(bandwidth=0.2), Adam()),))
     assert lane_titles(alone) == ("Maximum mean discrepancy, bandwidth 0.2",)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_lanes_stand_out_and_stay_apart_from_each_other_and_the_target_for_any_eye(dark: bool) -> None:
+    look = theme.theme(dark)
+    assert len(look.lanes) == MOST_LANES
+    assert look.lanes[0] == look.particles
+    assert all(contrast(color, look.background) >= 3 for color in look.lanes)
+    for eye in EYES:
+        for one, other in itertools.combinations(look.lanes, 2):
+            assert np.linalg.norm(lab(one, eye) - lab(other, eye)) > 30
+        assert all(np.linalg.norm(lab(color, eye) - lab(look.target, eye)) > 14 for color in look.lanes)

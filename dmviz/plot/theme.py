@@ -55,7 +55,7 @@ LIGHT = Theme(
             "#4B2BE0", "#183030", "#603000", "#001890", "#7A60F0", "#003D60"),
     other="#9AA3AD", none="#C3C9D0",
     sequential=("#440154", "#482979", "#3E4C8A", "#2F6B8E", "#24868E", "#1FA287", "#3FBC73", "#7FD34E", "#CAE11F"),
-    lanes=("#D55E00", "#0072B2", "#009E73", "#CC79A7"),
+    lanes=("#D55E00", "#0072B2", "#009E73", "#5A1FD6"),
 )  # fmt: skip
 DARK = Theme(
     background="#0E1117", surface="#1A202A", text="#E8ECF1", muted="#A3ADB9", grid="#262D38", axis="#6B7683",
@@ -65,7 +65,7 @@ DARK = Theme(
             "#F0E442", "#6A3DF0", "#F2F0B0", "#C8143C", "#BFF0D6", "#0060C0"),
     other="#8A929C", none="#C4C9D0",
     sequential=("#375A8C", "#2D718E", "#24868E", "#1E9C89", "#2CB17E", "#52C569", "#86D549", "#C2DF23", "#FDE725"),
-    lanes=("#D55E00", "#3D9BDC", "#1FBF8F", "#E08CBF"),
+    lanes=("#D55E00", "#3D9BDC", "#1FBF8F", "#8355FF"),
 )  # fmt: skip
 
 
