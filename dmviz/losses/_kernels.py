@@ -47,11 +47,25 @@ class Kernel(NamedTuple):
         return self.name in ("distance", "laplacian")
 
 
+class Radial(Kernel):
+    """A kernel that works its own numbers out; it runs in eager tiles alone."""
+
+    def with_slope(self, r2: Tensor) -> tuple[Tensor, Tensor]:
+        """As `kernel_and_slope`."""
+        raise NotImplementedError
+
+    def of(self, r2: Tensor) -> Tensor:
+        """As `kernel_of`."""
+        raise NotImplementedError
+
+
 def kernel_and_slope(kernel: Kernel, r2: Tensor) -> tuple[Tensor, Tensor]:
     """k and w = k'(r) / r of squared distances, so that the gradient in x is w (x - y). `r2` is used up.
 
     Where two points meet w is finite, and the difference that it multiplies is 0.
     """
+    if isinstance(kernel, Radial):
+        return kernel.with_slope(r2)
     if kernel.kinked:
         w = r2.clamp_min(1e-30).rsqrt_()  # 1 / r
         if kernel.name == "distance":
@@ -100,6 +114,8 @@ def kernel_alone(kernel: Kernel, r2: Tensor) -> Tensor:
 
 def kernel_of(kernel: Kernel, r2: Tensor) -> Tensor:
     """k alone, differentiable by autograd, with gradient 0 where two points meet."""
+    if isinstance(kernel, Radial):
+        return kernel.of(r2)
     if kernel.name == "imq":
         return (1.0 + r2 * kernel.lengths[0] ** -2).rsqrt()
     if kernel.name == "rational_quadratic":
