@@ -11,10 +11,12 @@ import torch
 
 from dmviz.cloud import Cloud, seeded
 from dmviz.field import aim, autograd_velocity, velocity_of
+from dmviz.losses.embedding_clustering import EmbeddingClustering
 from dmviz.losses.enveloping import Enveloping, coverage, nearest
 from dmviz.losses.equiangular import Equiangular, simplex, welch_bound
 from dmviz.losses.flops import Flops, activity, expected_products, unevenness
 from dmviz.losses.knn_entropy import KnnEntropy, kth_neighbour
+from dmviz.losses.wasserstein import Wasserstein
 
 KNOWN = json.loads((Path(__file__).parent / "known" / "regularizers.json").read_text())
 RNG = seeded(0)
@@ -255,3 +257,76 @@ def test_rows_of_zeros_cover_nothing() -> None:
     assert (got.v[0] == 0).all()
     nothing = velocity_of(Enveloping(), x * 0, Cloud(x), RNG)
     assert nothing.value == 1.0 and (nothing.v == 0).all()
+
+
+# -------------------------------------------------------------------------------------------- embedding clustering
+
+
+def test_known_plan_of_two_against_two() -> None:
+    case = KNOWN["ecr_2x2"]
+    side = math.sqrt(case["inputs"]["cost"][0][1])
+    x = tensor([[0.0], [side]])
+    loss = EmbeddingClustering(blur=1 / math.sqrt(2 * case["inputs"]["alpha"]), weight=float(case["inputs"]["weight"]))
+    assert score(loss, x) == pytest.approx(case["value"], abs=case["tolerance"])
+
+
+@pytest.mark.parametrize("blur", [0.1, 0.5, 3.0])
+@pytest.mark.parametrize(("n", "m"), [(4, 9), (9, 4), (6, 6)])
+def test_the_gradient_follows_the_plan(blur: float, n: int, m: int) -> None:
+    x, y, step = gaussian(n, 2, 3), gaussian(m, 2, 4), 1e-5
+    a, b = (torch.rand(k, generator=seeded(k), dtype=torch.float64) + 0.1 for k in (n, m))
+    a, target = a / a.sum(), Cloud(y, b / b.sum())
+    loss = EmbeddingClustering(blur=blur)
+    v = velocity_of(loss, x, target, RNG, a).v
+    for i, j in ((0, 0), (3, 1), (2, 0)):
+        bump = torch.zeros_like(x)
+        bump[i, j] = step
+        slope = (score(loss, x + bump, a, target) - score(loss, x - bump, a, target)) / (2 * step)
+        assert v[i, j].item() == pytest.approx(-slope / a[i].item(), abs=1e-5)
+
+
+def test_a_narrow_blur_is_exact_transport_and_a_wide_one_the_mean_of_all_pairs() -> None:
+    x, y = gaussian(8, 2, 3), gaussian(8, 2, 4)
+    exact = Wasserstein()(x, Cloud(y), RNG).item()
+    assert score(EmbeddingClustering(blur=0.02), x, None, Cloud(y)) == pytest.approx(exact, rel=1e-6)
+    wide = torch.cdist(x, y).square().mean().item()
+    assert score(EmbeddingClustering(blur=100.0), x, None, Cloud(y)) == pytest.approx(wide, rel=1e-3)
+
+
+def test_centres_part_the_target_evenly() -> None:
+    at = tensor([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
+    y = torch.cat([c + 0.1 * gaussian(20, 2, 5) for c in at])
+    x = 1.5 + 0.01 * gaussian(3, 2, 6)  # all in the middle
+    field = aim(EmbeddingClustering(blur=0.3), Cloud(y))
+    for _ in range(60):
+        x = x + 0.2 * field(x, RNG).v
+    assert torch.cdist(at, x).min(1).values.max() < 0.15
+    assert torch.allclose(EmbeddingClustering(blur=0.3).plan(x, Cloud(y)).sum(1), tensor([1 / 3] * 3))
+
+
+def test_larger_clouds_by_the_other_solver_agree_with_autograd_and_a_warm_start() -> None:
+    x, y = gaussian(150, 2, 3), gaussian(400, 2, 4)
+    loss, target = EmbeddingClustering(blur=0.5), Cloud(y)
+    closed = velocity_of(loss, x, target, RNG)
+    auto = autograd_velocity(loss, x, target, RNG)
+    warm = velocity_of(loss, x, target, RNG, None, closed.carry)
+    assert (closed.v - auto.v).abs().max() < 1e-9
+    assert (closed.v - warm.v).abs().max() < 1e-3 * closed.v.abs().max()
+    exact = _exact_clustering(x, y, 0.5)
+    assert closed.value.item() == pytest.approx(exact, rel=1e-4)
+
+
+def _exact_clustering(x: torch.Tensor, y: torch.Tensor, blur: float) -> float:
+    cost = torch.cdist(x, y).square()
+    f, g = torch.zeros(len(x), dtype=x.dtype), torch.zeros(len(y), dtype=x.dtype)
+    for _ in range(2000):
+        f = -(g - cost / (2 * blur**2)).logsumexp(1)
+        g = -(f[:, None] - cost / (2 * blur**2)).logsumexp(0)
+    plan = (f[:, None] + g - cost / (2 * blur**2)).exp()
+    return float((plan * cost).sum() / plan.sum())
+
+
+def test_too_many_pairs_are_refused_in_one_sentence() -> None:
+    x = torch.zeros(3001, 1)
+    with pytest.raises(ValueError, match=r"^EmbeddingClustering: particles times target points must be at most"):
+        EmbeddingClustering()(x, Cloud(x), RNG)
