@@ -15,6 +15,7 @@ from dmviz.losses.embedding_clustering import EmbeddingClustering
 from dmviz.losses.enveloping import Enveloping, coverage, nearest
 from dmviz.losses.equiangular import Equiangular, simplex, welch_bound
 from dmviz.losses.flops import Flops, activity, expected_products, unevenness
+from dmviz.losses.ifsq import Ifsq, activation, bin_entropy, quantise
 from dmviz.losses.knn_entropy import KnnEntropy, kth_neighbour
 from dmviz.losses.wasserstein import Wasserstein
 
@@ -46,6 +47,8 @@ EVERY = [
     Flops("soft_threshold", threshold=0.4),
     KnnEntropy(k=2),
     Enveloping(homogeneity=0.3, probes=50),
+    Ifsq(scale=1.5),
+    Ifsq("tanh"),
 ]
 
 
@@ -330,3 +333,62 @@ def test_too_many_pairs_are_refused_in_one_sentence() -> None:
     x = torch.zeros(3001, 1)
     with pytest.raises(ValueError, match=r"^EmbeddingClustering: particles times target points must be at most"):
         EmbeddingClustering()(x, Cloud(x), RNG)
+
+
+# ------------------------------------------------------------------------------------------------------ iFSQ's map
+
+
+def test_known_points_of_the_map() -> None:
+    case = KNOWN["ifsq_points"]
+    got = activation(tensor(case["inputs"]["z"]))
+    assert got.tolist() == pytest.approx(case["value"], abs=case["tolerance"])
+
+
+def test_known_variances_of_a_squashed_normal() -> None:
+    case = KNOWN["ifsq_variance"]
+    at, w = np.polynomial.hermite_e.hermegauss(180)
+    z, weight = tensor(at), tensor(w / w.sum())
+    got = [(weight * activation(z, kind).square()).sum().item() for kind in ("ifsq", "tanh")]
+    assert got == pytest.approx(case["value"], abs=case["tolerance"])
+
+
+def test_known_distance_to_the_uniform_law() -> None:
+    case = KNOWN["ifsq_ks_to_uniform"]
+    z = torch.linspace(-6, 6, 200_001, dtype=torch.float64)
+    got = (torch.special.ndtr(z) - 0.5 * (activation(z) + 1)).abs().max().item()
+    assert got == pytest.approx(case["value"], abs=case["tolerance"])
+
+
+def test_the_loss_of_a_normal_cloud_is_small_under_ifsq_and_larger_under_tanh() -> None:
+    levels = (torch.arange(4000).double() + 0.5) / 4000
+    x = torch.special.ndtri(levels)[:, None]
+    quantile = lambda kind: (activation(x[:, 0], kind) - (2 * levels - 1)).square().mean().item()  # noqa: E731
+    for kind in ("ifsq", "tanh"):
+        assert score(Ifsq(kind), x) == pytest.approx(quantile(kind), abs=1e-6)
+    assert score(Ifsq("ifsq"), x) < 0.001 < 0.003 < score(Ifsq("tanh"), x)
+
+
+def test_evenly_spaced_values_reach_the_floor_and_one_end_the_ceiling() -> None:
+    even = (torch.arange(5).double() * 2 + 1) / 5 - 1
+    assert score(Ifsq("tanh"), torch.atanh(even)[:, None]) == pytest.approx(1 / 75)
+    assert score(Ifsq(), tensor([[40.0], [50.0]])) == pytest.approx(4 / 3)
+
+
+def test_particles_fill_the_bins() -> None:
+    x = 0.2 * gaussian(300, 2)
+    field = aim(Ifsq(), Cloud(x))
+    before = bin_entropy(activation(x), 9)
+    for _ in range(200):
+        x = x + 2.0 * field(x, RNG).v
+    assert score(Ifsq(), x) < 1e-4
+    assert (bin_entropy(activation(x), 9) > before + 1.0).all()  # eight whole bins and two halves: 3.125 bits
+    assert bin_entropy(activation(x), 9).tolist() == pytest.approx([3.125] * 2, abs=0.01)
+
+
+def test_quantised_values_and_their_gradient() -> None:
+    y = tensor([-1.0, -0.3, 0.1, 0.8]).requires_grad_(True)
+    got = quantise(y, 3)
+    assert got.tolist() == [-1.0, 0.0, 0.0, 1.0]
+    assert torch.autograd.grad(got.sum(), y)[0].tolist() == [1.0] * 4
+    with pytest.raises(ValueError, match="odd"):
+        quantise(y, 4)

@@ -72,10 +72,11 @@ class EmbeddingClustering:
     weight: Annotated[float, Range(1e-3, 1e4, log=True, help="What the cost is multiplied by; 250 in the paper")] = 1.0
 
     def __call__(self, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None) -> Tensor:
+        differentiable = torch.is_grad_enabled() and x.requires_grad
         with torch.no_grad():
             found = self._plan(x.detach(), target, weight, None)
             value = self.weight * (found.plan * found.cost).sum()
-            if not (torch.is_grad_enabled() and x.requires_grad):
+            if not differentiable:
                 return value.to(x.dtype)
             push = self._push(found)
         shift = target.x.detach().mean(0)
