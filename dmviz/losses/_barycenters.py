@@ -22,7 +22,7 @@ def line_barycenter(clouds: Sequence[Cloud], share: Tensor) -> Cloud:
         points.append(cloud.x[order, 0].double())
         even = cloud.weight is None
         steps.append(even_levels(len(order), cloud.x)[0] if even else levels(cloud.mass().double()[order][None])[0])
-    merged = torch.cat([step[1:] for step in steps]).sort().values.unique_consecutive()  # (K,)  # type: ignore[no-untyped-call]
+    merged = torch.cat([step[1:] for step in steps]).sort().values.unique_consecutive()  # type: ignore[no-untyped-call]
     mean = torch.zeros_like(merged)
     for part, point, step in zip(share.double(), points, steps, strict=True):
         mean += part * point[torch.searchsorted(step[1:].contiguous(), merged).clamp(max=len(point) - 1)]
