@@ -19,7 +19,7 @@ KERNELS = ["gaussian", "laplacian", "imq"]
 @pytest.mark.parametrize("d", [1, 3])
 def test_products_of_waves_average_to_the_kernel(kernel: str, d: int) -> None:
     count, apart = 200_000, 0.9 / math.sqrt(d)
-    drawn = waves(kernel, count, d, seeded(4)).over(0.7)
+    drawn = waves(kernel, count, d, seeded(4)).over(0.7, tensor([[5.0] * d]))
     heights = [drawn.along(tensor([[z] * d]), slice(0, count)).cos() for z in (0.3, 0.3 + apart)]
     exact = kernel_of(Kernel(kernel, (0.7,)), tensor(0.81)).item()
     assert 2 * (heights[0] * heights[1]).mean().item() == pytest.approx(exact, abs=4 / math.sqrt(count))
@@ -74,6 +74,24 @@ def test_unlike_characteristic_functions_it_changes_when_both_clouds_move() -> N
     loss = RandomFeatureMmd(features=16, draw="fixed")
     moved = loss(x + 1.0, Cloud(target.x + 1.0, target.weight), seeded(0), a).item()
     assert abs(moved - loss(x, target, seeded(0), a).item()) > 1e-3
+
+
+def test_far_from_the_origin_float32_keeps_four_digits() -> None:
+    x = torch.randn(60, 2, generator=seeded(1)).mul(256).round().div(256) + 4096
+    y = torch.randn(50, 2, generator=seeded(2)).mul(256).round().div(256) + 4097
+    loss = RandomFeatureMmd(draw="fixed")
+    exact = velocity_of(loss, x.double(), Cloud(y.double()), seeded(0))
+    quick = velocity_of(loss, x, Cloud(y), seeded(0))
+    assert (quick.v - exact.v).abs().max() <= 1e-4 * exact.v.abs().max()
+    assert quick.value.item() == pytest.approx(exact.value.item(), rel=1e-4)
+
+
+def test_the_phase_does_not_depend_on_where_angles_are_counted_from() -> None:
+    x, near = tensor([[0.3, -1.2]]), waves("gaussian", 50, 2, seeded(4))
+    for origin in ([0.0, 0.0], [3.0, 7.0]):
+        moved = near.over(0.5, tensor([origin]))
+        plain = (x @ near.w.T / 0.5 + near.b).cos()
+        assert torch.allclose(moved.along(x, slice(0, 50)).cos(), plain, atol=1e-12)
 
 
 def test_descent_on_fixed_waves_lowers_it() -> None:

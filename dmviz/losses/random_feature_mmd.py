@@ -125,10 +125,10 @@ class RandomFeatureMmd:
     def _waves(self, target: Cloud, rng: Generator) -> "Waves":
         if self.draw == "fixed":
             return self._fixed(target)
-        return waves(self.kernel, self.features, target.dim, rng).over(self.bandwidth)
+        return waves(self.kernel, self.features, target.dim, rng).over(self.bandwidth, target.x)
 
     def _fixed(self, target: Cloud) -> "Waves":
-        return _fixed_waves(self.kernel, self.features, target.dim, self.wave_seed).over(self.bandwidth)
+        return _fixed_waves(self.kernel, self.features, target.dim, self.wave_seed).over(self.bandwidth, target.x)
 
     @torch.no_grad()
     def _heights(self, waves: "Waves", target: Cloud) -> Tensor:
@@ -143,14 +143,17 @@ class Waves(NamedTuple):
     """Frequencies and phases, float64, on the CPU."""
 
     w: Tensor  # (L, D)
-    b: Tensor  # (L,)
+    b: Tensor  # (L,) at `origin`
+    origin: Tensor  # (D,) where angles are counted from
 
-    def over(self, bandwidth: float) -> "Waves":
-        return Waves(self.w / bandwidth, self.b)
+    def over(self, bandwidth: float, y: Tensor) -> "Waves":
+        """The same waves for another bandwidth. Counted from amid y, so that far from 0 no digits are lost."""
+        w, origin = self.w / bandwidth, y.detach().double().mean(0).to(y.dtype)
+        return Waves(w, (self.b + w @ origin.double().cpu()).remainder(2.0 * math.pi), origin)
 
     def along(self, x: Tensor, part: slice) -> Tensor:
         """(N, l) the angle of some of the waves at every point."""
-        return torch.addmm(self.b[part].to(x), x, self.w[part].to(x).T)
+        return torch.addmm(self.b[part].to(x), x - self.origin, self.w[part].to(x).T)
 
 
 def waves(kernel: Shape, count: int, dim: int, rng: Generator) -> Waves:
@@ -160,7 +163,7 @@ def waves(kernel: Shape, count: int, dim: int, rng: Generator) -> Waves:
         width = gaussian((count, 1), rng).abs().clamp_min(1e-12)
         w = w / width if kernel == "laplacian" else w * width
     phase = torch.rand(count, generator=rng, device=rng.device, dtype=torch.float64)
-    return Waves(w, phase.to("cpu") * (2.0 * math.pi))
+    return Waves(w, phase.to("cpu") * (2.0 * math.pi), w.new_zeros(dim))
 
 
 @lru_cache(maxsize=32)
