@@ -206,6 +206,6 @@ def _tile_and_slopes(x: Tensor, y: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     tiny = torch.finfo(x.dtype).tiny
     # Without its own tent k is the slope's size; where that tent is 0, so is k.
     slopes = [
-        tent.clamp_min_(tiny).reciprocal_().mul_(k).mul_(z.sign_()) @ b for z, tent in zip(apart, tents, strict=True)
+        tent.clamp_min(tiny).reciprocal_().mul_(k).mul_(z.sign_()) @ b for z, tent in zip(apart, tents, strict=True)
     ]
     return k @ b, -torch.stack(slopes, dim=1)
