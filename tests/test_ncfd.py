@@ -11,6 +11,7 @@ from pair_cases import agrees, clouds, small, tensor
 from dmviz.cloud import Cloud, seeded
 from dmviz.field import aim, autograd_velocity, velocity_of
 from dmviz.losses import ncfd
+from dmviz.losses._moments import smooth_root
 from dmviz.losses._waves import Waves, by_frequency, waves
 from dmviz.losses.ncfd import Ncfd
 
@@ -122,7 +123,7 @@ def test_one_learned_frequency_is_refused_in_a_sentence() -> None:
 
 def test_the_root_is_smooth_down_to_zero() -> None:
     at = tensor([0.0, 0.5e-12, 1e-12 * (1 - 1e-9), 1e-12 * (1 + 1e-9), 4.0]).requires_grad_(True)
-    value = ncfd._rooted(at)
+    value = smooth_root(at)
     (slope,) = torch.autograd.grad(value.sum(), at)
     assert value[0] == 0
     assert value[-1] == 2

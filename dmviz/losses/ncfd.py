@@ -8,13 +8,13 @@ import torch
 from torch import Generator, Tensor
 
 from dmviz.cloud import Cloud, seeded
+from dmviz.losses._moments import root_slope, smooth_root
 from dmviz.losses._pairs import median_distance
 from dmviz.losses._slicing import centre_of, gaussian
 from dmviz.losses._waves import Waves, by_frequency, fixed_frequencies, follow, frequencies, pull, waves
 from dmviz.params import Help, Range, entry
 from dmviz.protocols import Law, Velocity
 
-_EPS = 1e-12  # below this square a parabola takes the place of the root
 _RATE = 1e-3  # of the network's Adam steps, as released
 
 
@@ -118,13 +118,13 @@ class Ncfd:
 
     @property
     def degree(self) -> float:
-        return math.nan if self.normalise and not self.median else 0.0
+        return math.nan if self.normalise else 0.0  # the sphere has a size of its own
 
     def __call__(self, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None) -> Tensor:
         there = self._there(target)
         t, heard, _ = self._heard(self._placed(x.detach(), there), weight, there, rng, None)
         here = waves(self._placed(x, there), weight, t)
-        return _rooted(_square(here, heard, self.alpha)).mean().to(x.dtype)
+        return smooth_root(_square(here, heard, self.alpha)).mean().to(x.dtype)
 
     def velocity(
         self, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None, carry: "_Critic | None" = None
@@ -286,16 +286,10 @@ def _square(p: Waves, q: Waves, alpha: float) -> Tensor:
     return ((1 - alpha) * gap + (2 * alpha - 1) * (_size(p) - _size(q)).square()).clamp_min(0.0)
 
 
-def _rooted(square: Tensor) -> Tensor:
-    u = square / _EPS
-    small = math.sqrt(_EPS) * (1.5 - 0.5 * u.clamp_max(1.0)) * u
-    return torch.where(u < 1, small, square.clamp_min(_EPS).sqrt())
-
-
 def _slope(p: Waves, q: Waves, alpha: float) -> tuple[Tensor, Waves]:
     """(L,) the rooted values, and their derivatives by p."""
     square, size = _square(p, q, alpha), _size(p)
-    steep = torch.where(square < _EPS, (1.5 - square / _EPS) / math.sqrt(_EPS), 0.5 / square.clamp_min(_EPS).sqrt())
+    steep = root_slope(square)
     along = (2 * alpha - 1) * (size - _size(q)) / torch.where(size > 0, size, 1.0)
     re, im = ((1 - alpha) * (mine - other) + along * mine for mine, other in zip(p, q, strict=True))
-    return _rooted(square), Waves(2 * steep * re, 2 * steep * im)
+    return smooth_root(square), Waves(2 * steep * re, 2 * steep * im)
