@@ -34,7 +34,7 @@ def test_two_gaussians_in_64_dimensions_by_samples() -> None:
     case = KNOWN["kid_pop_d64"]
     mean = [(case["inputs"]["mu_sq"] / 64) ** 0.5] * 64
     x, y = (gaussian_samples(2000, m, torch.eye(64).tolist(), i) for i, m in enumerate(([0.0] * 64, mean)))
-    got = KernelInceptionDistance()(x, Cloud(y), RNG).item()
+    got = KernelInceptionDistance(estimator="unbiased")(x, Cloud(y), RNG).item()
     assert got == pytest.approx(case["value"], abs=0.015)  # four standard errors, about
 
 
@@ -91,12 +91,12 @@ def test_it_cannot_tell_laws_apart_that_share_three_moments() -> None:
 def test_subsets_average_to_all_points_and_follow_their_seed() -> None:
     x, _, target = clouds(150, 140, 2)
     target = Cloud(target.x)
-    every = KernelInceptionDistance()(x, target, RNG).item()
-    loss = KernelInceptionDistance(points="subsets", subsets=40, subset_size=40)
-    draws = tensor([loss(x, target, seeded(1, i)).item() for i in range(12)])
-    assert draws.mean().item() == pytest.approx(every, abs=4 * draws.std().item() / 12**0.5)
+    every = KernelInceptionDistance(estimator="unbiased")(x, target, RNG).item()
+    loss = KernelInceptionDistance(estimator="unbiased", points="subsets", subsets=20, subset_size=40)
+    draws = tensor([loss(x, target, seeded(1, i)).item() for i in range(10)])
+    assert draws.mean().item() == pytest.approx(every, abs=4 * draws.std().item() / 10**0.5)
     assert loss(x, target, seeded(1, 0)).item() == draws[0].item()
-    loss = KernelInceptionDistance(points="subsets", subsets=5, subset_size=80)
+    loss = KernelInceptionDistance(estimator="unbiased", points="subsets", subsets=5, subset_size=80)
     closed, auto = velocity_of(loss, x, target, seeded(2)), autograd_velocity(loss, x, target, seeded(2))
     assert torch.allclose(closed.v, auto.v, rtol=1e-9, atol=1e-9)
 
@@ -114,6 +114,16 @@ def test_descent_lowers_it() -> None:
 
 def test_a_single_particle_hears_the_target_alone() -> None:
     one, target = tensor([[0.5, 0.2]]), Cloud(tensor([[1.0, 1.0], [2.0, 0.0]]))
-    v = velocity_of(KernelInceptionDistance(), one, target, RNG).v
+    v = velocity_of(KernelInceptionDistance(estimator="unbiased"), one, target, RNG).v
     pull = heard(one, target.x, target.mass(), Polynomial(3, 0.5, 1.0)).grad
     assert torch.allclose(v, 2 * pull)
+
+
+def test_the_unbiased_flow_has_no_floor_and_the_biased_one_has() -> None:
+    opposite = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
+    values = {
+        name: [KernelInceptionDistance(estimator=name)(s * opposite, Cloud(opposite), RNG).item() for s in (1.0, 10.0)]
+        for name in ("biased", "unbiased")
+    }
+    assert values["unbiased"][1] < -1e5 < values["unbiased"][0]
+    assert values["biased"][1] > values["biased"][0] >= 0

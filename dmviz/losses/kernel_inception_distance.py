@@ -20,8 +20,10 @@ class KernelInceptionDistance:
        k(x,y) = \Bigl(\frac{x\cdot y}{D\,s^2} + c\Bigr)^p $$
 
     with order p = 3, constant c = 1 and scale s = 1 by default, so that gamma = 1 / D. On features of an Inception
-    network this is the distance of that name; here the points themselves are the features. The unbiased estimator
-    leaves out each point's pair with itself: 0 on average for equal laws, so it can be negative. Unit: none.
+    network this is the distance of that name; here the points themselves are the features. The unbiased estimator,
+    which evaluations report, leaves out each point's pair with itself: 0 on average for equal laws, so it can be
+    negative, and it has no least value: followed as a flow, particles in the end run apart without limit. So the biased
+    one, never negative, comes first here. Unit: none.
 
     Order 1 sees the means alone, 2 means and covariances, 3 all moments up to the third: two laws that share those are
     0 apart, so the distance is no metric of laws. Points far from the origin dominate: a small scale lets the highest
@@ -63,9 +65,9 @@ class KernelInceptionDistance:
     ] = 1.0
     constant: Annotated[float, Range(0.0, 10.0, help="0 leaves only the highest moment; more lets the lower in")] = 1.0
     estimator: Annotated[
-        Literal["unbiased", "biased"],
-        Help("Unbiased is 0 on average for equal laws; biased keeps each point's pair with itself: never negative"),
-    ] = "unbiased"
+        Literal["biased", "unbiased"],
+        Help("Biased keeps each point's pair with itself: never negative. Unbiased is 0 on average, as reported"),
+    ] = "biased"
     points: Annotated[
         Literal["all", "subsets"],
         Help("all: every point, once; subsets: mean over random parts, as in evaluations"),
