@@ -11,12 +11,15 @@ import torch
 
 from dmviz.cloud import Cloud, seeded
 from dmviz.field import aim, autograd_velocity, velocity_of
+from dmviz.losses.barlow_twins import BarlowTwins
 from dmviz.losses.embedding_clustering import EmbeddingClustering
 from dmviz.losses.enveloping import Enveloping, coverage, nearest
 from dmviz.losses.equiangular import Equiangular, simplex, welch_bound
 from dmviz.losses.flops import Flops, activity, expected_products, unevenness
 from dmviz.losses.ifsq import Ifsq, activation, bin_entropy, quantise
+from dmviz.losses.infonce import InfoNce
 from dmviz.losses.knn_entropy import KnnEntropy, kth_neighbour
+from dmviz.losses.vicreg import VicReg
 from dmviz.losses.wasserstein import Wasserstein
 
 KNOWN = json.loads((Path(__file__).parent / "known" / "regularizers.json").read_text())
@@ -49,6 +52,11 @@ EVERY = [
     Enveloping(homogeneity=0.3, probes=50),
     Ifsq(scale=1.5),
     Ifsq("tanh"),
+    InfoNce(),
+    InfoNce("symmetric", tau=0.5),
+    InfoNce("nt_xent"),
+    VicReg(deviation=1.2),
+    BarlowTwins(redundancy=0.3),
 ]
 
 
@@ -392,3 +400,93 @@ def test_quantised_values_and_their_gradient() -> None:
     assert torch.autograd.grad(got.sum(), y)[0].tolist() == [1.0] * 4
     with pytest.raises(ValueError, match="odd"):
         quantise(y, 4)
+
+
+# ------------------------------------------------------------------------------- InfoNCE, VICReg and Barlow Twins
+
+
+@pytest.mark.parametrize("case", ["infonce_collapsed", "infonce_simplex", "ntxent_orthonormal"])
+def test_known_contrasts(case: str) -> None:
+    inputs = KNOWN[case]["inputs"]
+    x, target = tensor(inputs["u"]), Cloud(tensor(inputs["v"]))
+    for variant in ("nt_xent",) if case.startswith("nt") else ("one_way", "symmetric"):
+        loss = InfoNce(variant, tau=inputs["tau"])
+        assert score(loss, x, None, target) == pytest.approx(KNOWN[case]["value"], abs=KNOWN[case]["tolerance"])
+        leaf = x.clone().requires_grad_(True)  # the path that autograd goes
+        assert loss(leaf, target, RNG).item() == pytest.approx(KNOWN[case]["value"], abs=KNOWN[case]["tolerance"])
+
+
+def test_collapse_is_chance() -> None:
+    x = torch.ones(9, 3, dtype=torch.float64)
+    for variant in ("one_way", "symmetric", "nt_xent"):
+        assert score(InfoNce(variant), x) == pytest.approx(InfoNce(variant).chance(9))
+
+
+def test_contrasts_against_torchs_own_cross_entropy() -> None:
+    x, y, tau = gaussian(7, 3, 3), gaussian(7, 3, 4), 0.3
+    u, v = (torch.nn.functional.normalize(z, dim=1) for z in (x, y))
+    rows, target = u @ v.T / tau, torch.arange(7)
+    entropy = torch.nn.functional.cross_entropy
+    one, other = entropy(rows, target).item(), entropy(rows.T, target).item()
+    pot = torch.cat([u, v]) @ torch.cat([u, v]).T / tau
+    pot = pot.masked_fill(torch.eye(14, dtype=torch.bool), -math.inf)
+    all_of_them = entropy(pot, torch.cat([target + 7, target])).item()
+    expected = {"one_way": one, "symmetric": (one + other) / 2, "nt_xent": all_of_them}
+    for variant, value in expected.items():
+        assert score(InfoNce(variant, tau=tau), x, None, Cloud(y)) == pytest.approx(value, abs=1e-12)
+
+
+def test_particles_find_their_partners() -> None:
+    y = simplex(4)
+    x = gaussian(4, 4, 6)
+    field = aim(InfoNce(tau=0.3), Cloud(y), hold="sphere")
+    for _ in range(400):
+        x = field.hold(x + 0.05 * field(x, RNG).v)
+    assert (x * y).sum(1).min() > 0.999
+
+
+def test_known_value_of_collapse_under_vicreg() -> None:
+    case = KNOWN["vicreg_collapsed_total"]
+    weights = case["inputs"]["weights"]
+    loss = VicReg(variance=float(weights[1]), covariance=2.0 * weights[2])  # of two equal views
+    assert score(loss, tensor(case["inputs"]["x"])) == pytest.approx(case["value"], abs=case["tolerance"])
+
+
+def test_known_hinge_at_rest_and_covariance_of_twin_columns() -> None:
+    case = KNOWN["vicreg_duplicate_columns_var"]
+    x = tensor(case["inputs"]["x"])
+    assert score(VicReg(covariance=0.0), x) == pytest.approx(case["value"], abs=case["tolerance"])
+    assert score(VicReg(covariance=2.0), x) == pytest.approx(32 / 9)
+
+
+def test_vicreg_makes_white_what_was_narrow_and_tilted() -> None:
+    x = 0.3 * gaussian(400, 2) @ tensor([[1.0, 0.9], [0.0, 0.4]])
+    field = aim(VicReg(), Cloud(x))
+    for _ in range(1500):
+        x = x + 0.001 * field(x, RNG).v
+    assert torch.cov(x.T)[0, 1].abs() < 0.01
+    assert torch.diagonal(torch.cov(x.T)).tolist() == pytest.approx([1.0, 1.0], abs=0.05)
+
+
+def test_known_value_of_negated_views() -> None:
+    case = KNOWN["barlow_negated_views"]
+    x, y = tensor(case["inputs"]["z1"]), tensor(case["inputs"]["z2"])
+    loss = BarlowTwins(redundancy=case["inputs"]["lambd"])
+    assert score(loss, x, None, Cloud(y)) == pytest.approx(case["value"], abs=case["tolerance"])
+    assert torch.allclose(loss.correlation(x, Cloud(y)), -torch.eye(3, dtype=torch.float64), atol=1e-4)
+
+
+def test_correlation_does_not_see_shift_and_stretch() -> None:
+    x, y = gaussian(30, 3, 3), gaussian(30, 3, 4)
+    moved = 100.0 * x * tensor([1.0, 3.0, 0.5]) - 7.0
+    assert score(BarlowTwins(), 100.0 * x, None, Cloud(100.0 * y)) == pytest.approx(
+        score(BarlowTwins(), moved, None, Cloud(100.0 * y)), abs=1e-7
+    )
+
+
+def test_partners_are_taken_in_order_and_from_the_start_again() -> None:
+    x, y = gaussian(7, 3, 3), gaussian(4, 3, 4)
+    again = Cloud(y[torch.arange(7) % 4])
+    for loss in (InfoNce(), InfoNce("nt_xent"), BarlowTwins()):
+        assert score(loss, x, None, Cloud(y)) == pytest.approx(score(loss, x, None, again))
+        assert score(loss, x.flip(0), None, again) != pytest.approx(score(loss, x, None, again))

@@ -1,0 +1,152 @@
+"""InfoNCE and NT-Xent: each particle must be more like its own partner than like anyone else."""
+
+import math
+from typing import Annotated, Literal
+
+import torch
+from torch import Generator, Tensor
+from torch.utils.checkpoint import checkpoint
+
+from dmviz.cloud import Cloud, mass_of
+from dmviz.losses._lines import accurate
+from dmviz.losses._own_pairs import directions, turned
+from dmviz.losses._pairs import tiles
+from dmviz.params import Help, Range, entry
+from dmviz.protocols import Velocity
+
+
+@entry
+class InfoNce:
+    r"""Let every particle find its partner, the target row with its own number, among all the others.
+
+    $$ F = \sum_i a_i \Bigl[-\frac{s_{ii}}{\tau} + \log \sum_j N a_j\, e^{s_{ij} / \tau}\Bigr], \qquad
+       s_{ij} = \cos(x_i, y_j) $$
+
+    `one_way` asks each particle for its partner among the rows of the target (InfoNCE). `symmetric` averages that with
+    each partner looking for its particle (as in CLIP). `nt_xent` puts both clouds into one pot: each of the 2N looks
+    for its twin among the 2N - 1 others, those of its own cloud included, so that particles also push each other.
+
+    Order matters: particle i belongs with target row i, from row 0 again where the target has fewer rows; rows beyond
+    the last particle and the target's weights are not read. A pair counts with its particle's weight. Unit: nats; only
+    directions count. A guess by chance scores log N, or log(2N - 1) for `nt_xent`, so values for different N do not
+    compare; log N - F bounds the mutual information from below and can not exceed log N. Where all rows lie at right
+    angles and every particle is with its partner the value is log(1 + (N - 1) exp(-1 / tau)), not 0.
+
+    A small `tau` heeds only the nearest others, a large one all alike. Fails: two pairs of the same kind (the same
+    class, the same point) are pushed apart like any others. A row of zeros has cosine 0 with all and does not move.
+
+    Van den Oord et al. 2018; NT-Xent, Chen et al. 2020, equation 1.
+
+    ```python
+    >>> from dmviz.cloud import seeded
+    >>> x = torch.eye(3)
+    >>> round(InfoNce(tau=1.0)(x, Cloud(x), seeded(0)).item(), 4)  # log(1 + 2 exp(-1))
+    0.5514
+
+    ```
+    """
+
+    title = "InfoNCE"
+    family = "regularizers"
+    source = ("oord2018representation", "chen2020simple")
+    needs = "samples"
+    cost = "N^2 D time, N memory"
+    laws = frozenset({"rotation_free", "deterministic"})
+    degree = 0.0
+    root = 1.0
+    ordered = True
+
+    variant: Annotated[
+        Literal["one_way", "symmetric", "nt_xent"],
+        Help("Who looks for whom: particles for partners, both for each other, or both among all"),
+    ] = "one_way"
+    tau: Annotated[
+        float,
+        Range(0.025, 10.0, log=True, help="Temperature. Small: only the nearest others push; large: all push alike"),
+    ] = 0.2
+
+    def __call__(self, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None) -> Tensor:
+        if not (torch.is_grad_enabled() and x.requires_grad):
+            return self.velocity(x, target, rng, weight).value
+        a, u, v = mass_of(x, weight), directions(x), _partners(target, len(x))
+        z, back = self._heard(u, v, len(x) * a)
+        return self._value(u, v, a, z, back).to(x.dtype)
+
+    def velocity(
+        self, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None, carry: None = None
+    ) -> Velocity:
+        """To the partner, and away from the others, each as much as it is mistaken for the partner."""
+        a, u, v = mass_of(x, weight), directions(x), _partners(target, len(x))
+        wide, w = accurate(x), len(x) * a
+        with torch.no_grad():
+            z, back = self._heard(u, v, w)
+            pull = self._mixed(u, v, w, z, back, a) - v.to(wide) * (1.0 if back is None else 2.0)
+            if self.variant == "nt_xent":
+                pull = pull + self._mixed(u, u, w, z, z, a, True)
+        way = turned(x, u, (pull * ((1.0 if back is None else 0.5) / self.tau)).to(x.dtype))
+        if weight is not None:
+            way = torch.where(weight[:, None] > 0, way, 0.0)  # a particle without weight has no velocity
+        return Velocity(-way, self._value(u, v, a, z, back).to(x.dtype))
+
+    def chance(self, n: int) -> float:
+        """The value of guessing, for n particles: the line to compare with."""
+        return math.log(2 * n - 1 if self.variant == "nt_xent" else n)
+
+    def _value(self, u: Tensor, v: Tensor, a: Tensor, z: Tensor, back: Tensor | None) -> Tensor:
+        """The sums are those of exp((s - 1) / tau), so that no number is too large."""
+        heard = z.log() if back is None else 0.5 * (z.log() + back.log())
+        close = (u * v).sum(1).to(z.dtype)
+        some = a > 0
+        return (a.to(z.dtype) * torch.where(some, heard + (1.0 - close) / self.tau, 0.0)).sum()
+
+    def _heard(self, u: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What each particle, and each partner where it looks too, hears in all."""
+        z = self._sums(u, v, w)
+        if self.variant == "one_way":
+            return z, None
+        back = self._sums(v, u, w)
+        if self.variant == "symmetric":
+            return z, back
+        return z + self._sums(u, u, w, True), back + self._sums(v, v, w, True)
+
+    def _sums(self, u: Tensor, v: Tensor, w: Tensor, same: bool = False) -> Tensor:
+        """(N,) float64 sum_j w_j exp((s_ij - 1) / tau), without j = i where both are the same cloud."""
+        parts: dict[int, Tensor] = {}
+        for i, j in tiles(len(u), len(v), u):
+            e = checkpoint(_row_sums, u[i], v[j], w[j], self.tau, same and i == j, use_reentrant=False)
+            parts[i.start] = parts.get(i.start, 0.0) + e.to(accurate(u))
+        found = torch.cat(list(parts.values()))
+        return found.clamp_min(1e-300) if found.dtype == torch.float64 else found.clamp_min(1e-37)
+
+    def _mixed(
+        self, u: Tensor, v: Tensor, w: Tensor, z: Tensor, back: Tensor | None, a: Tensor, same: bool = False
+    ) -> Tensor:
+        """(N, D) float64: sum_j E_ij (w_j / z_i + N a_j / back_j) v_j, what the others of a cloud pull."""
+        share = [w[:, None] * v]
+        if back is not None:
+            share.append((len(u) * a.to(back.dtype) / back).to(v.dtype)[:, None] * v)
+        both = torch.cat(share, 1)
+        pulled = torch.zeros(len(u), both.shape[1], dtype=accurate(u), device=u.device)
+        for i, j in tiles(len(u), len(v), u):
+            pulled[i] += _similar(u[i], v[j], self.tau, same and i == j) @ both[j]
+        d = v.shape[1]
+        return pulled[:, :d] / z[:, None] + (pulled[:, d:] if back is not None else 0.0)
+
+
+def _partners(target: Cloud, n: int) -> Tensor:
+    """(N, D) directions of the target rows that belong with the particles."""
+    rows = torch.arange(n, device=target.x.device) % len(target)
+    return directions(target.x.detach())[rows]
+
+
+def _similar(u: Tensor, v: Tensor, tau: float, same: bool) -> Tensor:
+    """(B, C) exp((s - 1) / tau)."""
+    e = (u @ v.T).sub_(1.0).mul_(1.0 / tau).exp_()
+    return e.fill_diagonal_(0.0) if same else e
+
+
+def _row_sums(u: Tensor, v: Tensor, w: Tensor, tau: float, same: bool) -> Tensor:
+    e = ((u @ v.T - 1.0) / tau).exp()
+    if same:
+        e = e * (1.0 - torch.eye(len(u), dtype=e.dtype, device=e.device))
+    return e @ w
