@@ -198,7 +198,8 @@ class MissingLabelMmd:
     def _guess(self, target: Cloud, known: Tensor, weight: Tensor) -> Tensor:
         """(M, G) p(g | y) by kernel regression on the seen labels of other points; their shares where none is near."""
         y, kernel, mine = target.x.double(), Kernel("gaussian", (self.bandwidth,)), weight[:, None] * known
-        heard = [kernel_sums(y, y, column.contiguous(), kernel, False, want_grad=False).s for column in mine.T]
+        compiled = chosen(target.memo, y)
+        heard = [kernel_sums(y, y, column.contiguous(), kernel, compiled, want_grad=False).s for column in mine.T]
         # Without the point's own label the guess does not depend on whether that is seen.
         near, others = ((sums - mine).clamp_min(0.0) for sums in (torch.stack(heard, 1), mine.sum(0)))
         total = others.sum(1, keepdim=True)
