@@ -82,16 +82,15 @@ def vmf_angles(kappa: Tensor, dim: int, level: Tensor) -> Tensor:
     with torch.no_grad():
         log = size * angle.cos() + ((dim - 2) * angle.sin().clamp_min(1e-300).log() if dim > 2 else 0)
         density = (log - log.max()).exp()
-        total = _running(density, angle)
-        mean = _running(density * angle.cos(), angle)[-1] / total[-1]
-        drift = _running(density * (angle.cos() - mean), angle)  # derivative of the distribution function in kappa
-        at = torch.searchsorted(total, level * total[-1]).clamp(1, len(angle) - 1)
-        share = (level * total[-1] - total[at - 1]) / (total[at] - total[at - 1]).clamp_min(1e-300)
-
-        def read(column: Tensor) -> Tensor:
-            return column[at - 1] + share * (column[at] - column[at - 1])
-
-        found, slope = read(angle), -read(drift) / read(density).clamp_min(1e-300)
+        total, first = _running(torch.stack((density, density * angle.cos())), angle)
+        drift = first - first[-1] / total[-1] * total  # derivative of the distribution function in kappa
+        sought = level * total[-1]
+        at = torch.searchsorted(total, sought).clamp(1, len(angle) - 1)
+        share = (sought - total[at - 1]) / (total[at] - total[at - 1]).clamp_min(1e-300)
+        columns = torch.stack((angle, drift, density))
+        before = columns[:, at - 1]
+        found, moved, dense = before + share * (columns[:, at] - before)
+        slope = -moved / dense.clamp_min(1e-300)
     return found + (kappa - kappa.detach()) * slope
 
 
@@ -106,8 +105,8 @@ def _around_the_mode(kappa: float, dim: int) -> Tensor:
 
 
 def _running(rows: Tensor, at: Tensor) -> Tensor:
-    """(K,) integrals from the start by the trapezoid rule."""
-    return torch.cat((rows.new_zeros(1), torch.cumulative_trapezoid(rows, at)))
+    """(R, K) integrals of rows from the start by the trapezoid rule."""
+    return torch.nn.functional.pad(torch.cumulative_trapezoid(rows, at), (1, 0))
 
 
 class Noise(NamedTuple):

@@ -89,9 +89,9 @@ class IntrinsicSliced:
 
 def merged(here: Cloud, there: Cloud) -> tuple[Array, Tensor, Tensor]:
     """(V, D) the different points of both clouds in a fixed order, and (V,) the masses of each cloud on them."""
-    points = torch.cat((here.x, there.x.to(here.x))).double().cpu().numpy()
+    points = torch.cat((here.x, there.x.to(here.x))).cpu().double().numpy()
     nodes, place = np.unique(points, axis=0, return_inverse=True)
-    masses = [cloud.mass().detach().double().cpu() for cloud in (here, there)]
+    masses = [cloud.mass().detach().cpu().double() for cloud in (here, there)]
     index = torch.from_numpy(place.reshape(-1))
     places = index[: len(here)], index[len(here) :]
     mu, nu = (torch.bincount(p, m, len(nodes)) for p, m in zip(places, masses, strict=True))

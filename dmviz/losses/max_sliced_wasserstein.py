@@ -15,7 +15,7 @@ from dmviz.protocols import Velocity
 
 Slopes = Callable[[Tensor], tuple[Tensor, Tensor]]
 _SCREENED = 4  # lines looked at for each start
-_SETTLED = 1e-7  # radians: steps shorter than this change nothing that can be seen
+_SETTLED = 1e-8  # relative gain that a step promises below which the top is reached
 _CLEAR = 1e-6  # relative gain for which the line of the last step is given up
 _EIGEN = 512  # dimensions up to which a D x D covariance is cheap
 
@@ -156,7 +156,7 @@ def climb(theta: Tensor, slopes: Slopes, steps: int, first: float = 0.3) -> tupl
         heading = torch.where(gain[:, None], fresh, along)
         theta, height = torch.where(gain[:, None], ahead, theta), torch.where(gain, height_ahead, height)
         angle = torch.where(gain, 1.5 * angle, 0.5 * angle).clamp_max(0.5)
-        if angle.max() < _SETTLED:
+        if (angle * _norm(heading)[:, 0]).max() <= _SETTLED * height.max():
             break
     return theta, height
 
