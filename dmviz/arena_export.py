@@ -21,7 +21,7 @@ from dmviz import export, store
 from dmviz.arena import MOST_LANES, Arena, Lap, digest, from_link, lane_titles, query, setups, table
 from dmviz.run import Run
 
-SUFFIX = ".dmviz-arena"
+SUFFIX = ".arena"
 FORMAT = 1
 _OWNER = "Arena session"
 

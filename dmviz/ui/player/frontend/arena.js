@@ -195,8 +195,7 @@ export class Arena extends Player {
 
   // -- what the viewer does ------------------------------------------------------------------------------------------
 
-  option(name, value) {
-    super.option(name, value);
+  redraw() {
     for (const lane of this.lanes) lane.picture.dirty = true;
   }
 
@@ -280,7 +279,7 @@ export class Arena extends Player {
   }
 
   choose(name) {
-    super.option("measure", name);
+    this.option("measure", name);
     this.useMeasure(name);
     this.chooseMeasures();
     this.curves.update(this.charted(), performance.now(), true);

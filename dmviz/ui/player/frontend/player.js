@@ -290,8 +290,12 @@ export class Player {
   option(name, value) {
     this.options[name] = value;
     remembered.set(this.key, { ...this.options });
-    this.picture.dirty = true;
+    this.redraw();
     this.askAt = 0;
+  }
+
+  redraw() {
+    this.picture.dirty = true;
   }
 
   log(on) {
