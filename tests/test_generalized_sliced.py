@@ -9,6 +9,7 @@ import torch
 
 from dmviz.cloud import Cloud, seeded
 from dmviz.field import autograd_velocity, velocity_of
+from dmviz.losses import generalized_sliced
 from dmviz.losses.generalized_sliced import GeneralizedSliced, distances, factors, monomials, polynomials
 from dmviz.losses.sliced_wasserstein import SlicedWasserstein
 
@@ -146,3 +147,16 @@ def test_float32_stays_float32_and_coinciding_points_are_no_trouble(defining):
         answer = velocity_of(GeneralizedSliced(defining=defining), x, cloud, seeded(0))
         assert answer.v.dtype == answer.value.dtype == torch.float32
         assert torch.isfinite(answer.v).all()
+
+
+def test_functions_in_groups_are_the_same(monkeypatch):
+    x, a, target = clouds(30, 20, 3)
+    for defining in DEFINING:
+        loss = GeneralizedSliced(defining=defining)
+        monkeypatch.setattr(generalized_sliced, "_READ", 1 << 20)
+        once, value = loss.velocity(x, target, seeded(0), a), loss(x, target, seeded(0), a)
+        monkeypatch.setattr(generalized_sliced, "_READ", 333)
+        again = loss.velocity(x, target, seeded(0), a)
+        assert torch.allclose(once.v, again.v, rtol=1e-12, atol=1e-10)
+        assert again.value.item() == pytest.approx(once.value.item(), rel=1e-12)
+        assert loss(x, target, seeded(0), a).item() == pytest.approx(value.item(), rel=1e-12)

@@ -106,7 +106,8 @@ def _around_the_mode(kappa: float, dim: int) -> Tensor:
 
 def _running(rows: Tensor, at: Tensor) -> Tensor:
     """(R, K) integrals of rows from the start by the trapezoid rule."""
-    return torch.nn.functional.pad(torch.cumulative_trapezoid(rows, at), (1, 0))
+    total: Tensor = torch.nn.functional.pad(torch.cumulative_trapezoid(rows, at), (1, 0))
+    return total
 
 
 class Noise(NamedTuple):

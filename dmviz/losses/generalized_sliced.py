@@ -18,6 +18,7 @@ Defining = Literal["linear", "cubic", "quintic", "circular"]
 _DEGREES = {"linear": 1, "cubic": 3, "quintic": 5}
 _MONOMIALS = 50_000  # most of them that a polynomial may have
 _BLOCK = 1 << 18  # numbers handled at once
+_READ = 1 << 20  # readings kept at once
 _LAWS: frozenset[Law] = frozenset({"zero_at_target", "nonnegative", "symmetric", "triangle"})
 
 
@@ -55,7 +56,7 @@ class GeneralizedSliced:
     family = "slices"
     source = ("kolouri2019generalized",)
     needs = "samples"
-    cost = "L (N + M) (C + log) time for C monomials, L (N + M) memory"
+    cost = "L (N + M) (C + log) time for C monomials, N + M memory"
 
     power: Annotated[int, Range(1, 2, help="1 pulls with a steady hand, 2 pulls harder from further away")] = 2
     defining: Annotated[
@@ -101,22 +102,26 @@ class GeneralizedSliced:
         return float(self.power)
 
     def __call__(self, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None) -> Tensor:
-        here, there, theta = self._seen(x, target, rng)
-        costs = power_on_lines(
-            self._readings(here, theta), weight, self._readings(there, theta), target.weight, self.power
-        )
-        return costs.mean().to(x.dtype)
+        here, there, functions = self._seen(x, target, rng)
+        costs = [
+            power_on_lines(self._readings(here, some), weight, self._readings(there, some), target.weight, self.power)
+            for some in self._blocks(functions, len(x) + len(target))
+        ]
+        return torch.cat(costs).mean().to(x.dtype)
 
     def velocity(
         self, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None, carry: Any = None
     ) -> Velocity:
         """Closed form: the pull on each reading, through the chain rule."""
-        here, there, theta = self._seen(x, target, rng)
-        stairs = Staircase.of(self._readings(there, theta), target.weight)
-        pull = pull_on_lines(self._readings(here, theta), weight, stairs, self.power)
-        v = self._pulled(here, theta, pull.v / len(theta))
-        v = torch.where(mass_of(x, weight)[:, None] > 0, v, 0.0)
-        return Velocity(v.to(x.dtype), pull.value.mean().to(x.dtype))
+        here, there, functions = self._seen(x, target, rng)
+        v, value = torch.zeros_like(here), torch.zeros((), dtype=here.dtype, device=x.device)
+        for some in self._blocks(functions, len(x) + len(target)):
+            stairs = Staircase.of(self._readings(there, some), target.weight)
+            pull = pull_on_lines(self._readings(here, some), weight, stairs, self.power)
+            v += self._pulled(here, some, pull.v)
+            value += pull.value.sum()
+        v = torch.where(mass_of(x, weight)[:, None] > 0, v / len(functions), 0.0)
+        return Velocity(v.to(x.dtype), (value / len(functions)).to(x.dtype))
 
     def _seen(self, x: Tensor, target: Cloud, rng: Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Both clouds in float64, since powers lose digits, and (L, C) coefficients or (L, D) centres."""
@@ -139,6 +144,10 @@ class GeneralizedSliced:
         half = unit_vectors("auto", -(-self.slices // 2), dim, rng)
         sign = 1.0 - 2.0 * torch.randint(2, (1,), generator=rng, device=rng.device).to(half)
         return sign * torch.cat((half, -half))[: max(self.slices, 1)]
+
+    def _blocks(self, functions: Tensor, width: int) -> list[Tensor]:
+        """Functions in groups whose readings take little room."""
+        return list(torch.split(functions, max(1, _READ // max(width, 1))))
 
     def _readings(self, x: Tensor, theta: Tensor) -> Tensor:
         """(L, N) what each function reads at each point, differentiable in x."""
