@@ -10,10 +10,11 @@ from pair_cases import agrees, clouds, hermite, small, tensor
 
 from dmviz.cloud import Cloud, seeded
 from dmviz.field import aim, autograd_velocity, velocity_of
-from dmviz.losses import _waves, ecf
+from dmviz.losses import _fused, _waves, ecf
 from dmviz.losses._waves import fixed_frequencies, frequencies, waves
 from dmviz.losses.ecf import Ecf
 from dmviz.losses.mmd import Mmd
+from dmviz.losses.ncfd import Ncfd
 
 KNOWN = json.loads((Path(__file__).parent / "known" / "waves.json").read_text())
 SPREADS = ("auto", "quasi_random", "orthogonal", "random")
@@ -117,6 +118,32 @@ def test_float32_close_to_the_target_keeps_its_velocity() -> None:
     quick = velocity_of(loss, x, Cloud(y), seeded(0))
     assert (quick.v - exact.v).abs().max() < 1e-2 * exact.v.abs().max()
     assert quick.value.item() == pytest.approx(exact.value.item(), rel=1e-2)
+
+
+def test_compiled_sines_are_sines() -> None:
+    quarters = torch.cat([torch.linspace(-9, 9, 1001), torch.tensor([0.0, 3e4, -7e5, math.nan, math.inf, 1e12])])
+    sin, cos = quarters.clone(), torch.empty_like(quarters)
+    _fused.turn_rows(sin.numpy(), cos.numpy())
+    exact = quarters[:-3].double() * (math.pi / 2)
+    assert (sin[:-3] - exact.sin()).abs().max() < 2e-7
+    assert (cos[:-3] - exact.cos()).abs().max() < 2e-7
+    assert sin[-3].isnan() and sin[-2].isnan()
+    assert abs(sin[-1]) <= 1
+
+
+@pytest.mark.parametrize("loss", [Ecf(), Ecf(draw="fixed"), Ncfd(draw="fixed"), Ncfd(draw="learned")], ids=repr)
+def test_compiled_and_eager_agree_and_a_run_stays_with_one(loss, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, a, target = clouds(300, 200, 3, torch.float32)
+    found = {}
+    for wish in ("0", "1"):
+        monkeypatch.setenv("DMVIZ_COMPILE", wish)
+        field = aim(loss, target, a)
+        assert field.target.memo["compiled"] == (wish == "1")
+        monkeypatch.setenv("DMVIZ_COMPILE", "0")
+        found[wish] = field(x, seeded(1))
+    gap = (found["0"].v - found["1"].v).abs().max()
+    assert 0 < gap < 1e-4 * found["0"].v.abs().max()
+    assert found["0"].value.item() == pytest.approx(found["1"].value.item(), rel=1e-4)
 
 
 def test_a_particle_without_weight_has_no_velocity() -> None:

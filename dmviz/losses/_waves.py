@@ -3,6 +3,7 @@ r"""Empirical characteristic functions $\phi(t) = \sum_i a_i e^{i t\cdot x_i}$, 
 Sines and cosines are taken once; no array of points by frequencies is larger than a block.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -65,7 +66,7 @@ def blocks(count: int, width: int) -> Iterator[slice]:
     return (slice(first, min(first + size, count)) for first in range(0, count, size))
 
 
-def waves(x: Tensor, weight: Tensor | None, t: Tensor) -> Waves:
+def waves(x: Tensor, weight: Tensor | None, t: Tensor, compiled: bool = False) -> Waves:
     """Characteristic function of points x (N, D) at frequencies t (L, D); differentiable in x."""
     mass = mass_of(x, weight)
     if torch.is_grad_enabled() and x.requires_grad:  # blocks are computed again on the way back
@@ -74,7 +75,7 @@ def waves(x: Tensor, weight: Tensor | None, t: Tensor) -> Waves:
             for part in blocks(len(t), len(x))
         ]
     else:
-        found = [torch.stack((cos @ mass, sin @ mass)) for _, cos, sin in _turns(x, t)]
+        found = [torch.stack((cos @ mass, sin @ mass)) for _, cos, sin in _turns(x, t, compiled)]
     return Waves(*torch.cat(found, 1).to(accurate(x)))
 
 
@@ -83,11 +84,11 @@ def _sums(x: Tensor, mass: Tensor, t: Tensor) -> Tensor:
     return torch.stack((angle.cos() @ mass, angle.sin() @ mass))
 
 
-def follow(x: Tensor, weight: Tensor | None, t: Tensor, slope: Slope) -> tuple[Tensor, Tensor]:
+def follow(x: Tensor, weight: Tensor | None, t: Tensor, slope: Slope, compiled: bool = False) -> tuple[Tensor, Tensor]:
     """(N, D) minus the gradient over each particle's mass, and () value, of a sum over frequencies; no autograd."""
     mass = mass_of(x, weight)
     v, value = x.new_zeros(x.shape[::-1]), x.new_zeros((), dtype=accurate(x))
-    for part, cos, sin in _turns(x, t):
+    for part, cos, sin in _turns(x, t, compiled):
         here = Waves((cos @ mass).to(value.dtype), (sin @ mass).to(value.dtype))
         gained, by = slope(here, part)
         value += gained.sum()
@@ -95,24 +96,35 @@ def follow(x: Tensor, weight: Tensor | None, t: Tensor, slope: Slope) -> tuple[T
     return weighed(v.T, weight), value.to(x.dtype)
 
 
-def pull(at: Tensor, t: Tensor, by: Waves) -> Tensor:
+def pull(at: Tensor, t: Tensor, by: Waves, compiled: bool = False) -> Tensor:
     """(K, D) the same velocity at any points, given the derivatives `by` (L,) of the value by the waves."""
     v = at.new_zeros(at.shape[::-1])
-    for part, cos, sin in _turns(at, t):
+    for part, cos, sin in _turns(at, t, compiled):
         _add_pull(v, t[part], Waves(by.re[part], by.im[part]), cos, sin)
     return v.T.contiguous()
 
 
-def _turns(x: Tensor, t: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Ranges of frequencies with the cosines and sines (B, N) of t.x there, in two buffers that are used again."""
+def _turns(x: Tensor, t: Tensor, compiled: bool) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Ranges of frequencies with the cosines and sines (B, N) of t.x there, in two buffers that are used again.
+
+    Compiled, float32 sines and cosines come from one polynomial each, five times as fast as torch's.
+    """
+    compiled = compiled and x.dtype == torch.float32
     size = next(blocks(len(t), len(x))).stop
     one, two = x.new_empty(size * len(x)), x.new_empty(size * len(x))
+    t = t * (2 / math.pi) if compiled else t  # in quarter turns
     for part in blocks(len(t), len(x)):
         shape = (part.stop - part.start, len(x))
         angle, cos = (buffer[: shape[0] * shape[1]].view(shape) for buffer in (one, two))
         torch.mm(t[part], x.T, out=angle)
-        torch.cos(angle, out=cos)
-        yield part, cos, angle.sin_()
+        if compiled:
+            from dmviz.losses import _fused
+
+            _fused.turn_rows(angle.view(-1).numpy(), cos.view(-1).numpy())
+        else:
+            torch.cos(angle, out=cos)
+            torch.sin(angle, out=angle)
+        yield part, cos, angle
 
 
 def _add_pull(v: Tensor, t: Tensor, by: Waves, cos: Tensor, sin: Tensor) -> None:
@@ -129,10 +141,10 @@ def weighed(v: Tensor, weight: Tensor | None) -> Tensor:
     return v.contiguous() if weight is None else torch.where(weight[:, None] > 0, v, 0.0)
 
 
-def by_frequency(x: Tensor, weight: Tensor | None, t: Tensor, by: Waves) -> Tensor:
+def by_frequency(x: Tensor, weight: Tensor | None, t: Tensor, by: Waves, compiled: bool = False) -> Tensor:
     """(L, D) gradient by the frequencies themselves, given the derivatives `by` (L,) of the value by the waves."""
     share, found = mass_of(x, weight)[:, None] * x, []
-    for part, cos, sin in _turns(x, t):
+    for part, cos, sin in _turns(x, t, compiled):
         re, im = by.re[part].to(t.dtype)[:, None], by.im[part].to(t.dtype)[:, None]
         found.append(cos.mul_(im).addcmul_(sin, re, value=-1) @ share)
     return torch.cat(found)

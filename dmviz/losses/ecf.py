@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from torch import Generator, Tensor
 
 from dmviz.cloud import Cloud
+from dmviz.losses import _compiled
 from dmviz.losses._slicing import centre_of
 from dmviz.losses._waves import Spread, Waves, fixed_frequencies, follow, frequencies, pull, waves
 from dmviz.params import Help, Range, entry
@@ -85,7 +86,7 @@ class Ecf:
 
     def __call__(self, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None) -> Tensor:
         there = self._there(target, rng)
-        here = waves(x - there.centre, weight, there.t)
+        here = waves(x - there.centre, weight, there.t, there.compiled)
         gap = (here.re - there.waves.re).square() + (here.im - there.waves.im).square()
         return gap.mean().to(x.dtype)
 
@@ -100,20 +101,21 @@ class Ecf:
             scale = 2.0 / len(there.t)
             return (re.square() + im.square()) / len(there.t), Waves(scale * re, scale * im)
 
-        return Velocity(*follow(x - there.centre, weight, there.t, slope))
+        return Velocity(*follow(x - there.centre, weight, there.t, slope, there.compiled))
 
     def probe(self, at: Tensor, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None) -> Tensor:
         """The same waves' pull at any points (K, D), the particles x themselves unmoved."""
         there = self._there(target, rng)
-        here, scale = waves(x - there.centre, weight, there.t), 2.0 / len(there.t)
+        here, scale = waves(x - there.centre, weight, there.t, there.compiled), 2.0 / len(there.t)
         by = Waves(scale * (here.re - there.waves.re), scale * (here.im - there.waves.im))
-        return pull(at - there.centre, there.t, by)
+        return pull(at - there.centre, there.t, by, there.compiled)
 
     def prepare(self, target: Cloud) -> Cloud:
         """Fixed frequencies: the target's characteristic function."""
-        if self.draw == "fresh":
-            return target
-        return replace(target, memo={**(target.memo or {}), repr(self): self._fixed(target)})
+        memo = {**(target.memo or {}), "compiled": _compiled.chosen(target.memo, target.x)}
+        if self.draw == "fixed":
+            memo[repr(self)] = self._fixed(replace(target, memo=memo))
+        return replace(target, memo=memo)
 
     def _there(self, target: Cloud, rng: Generator) -> "_There":
         if self.draw == "fresh":
@@ -127,7 +129,8 @@ class Ecf:
     def _heard(self, target: Cloud, standard: Tensor) -> "_There":
         centre, y = centre_of(target.x), target.x.detach()
         t = (standard / self.bandwidth).to(y)
-        return _There(target.x, centre, t, waves(y - centre, target.weight, t))
+        compiled = _compiled.chosen(target.memo, y)
+        return _There(target.x, centre, t, waves(y - centre, target.weight, t, compiled), compiled)
 
 
 class _There(NamedTuple):
@@ -137,3 +140,4 @@ class _There(NamedTuple):
     centre: Tensor  # (1, D) taken off both clouds: a common shift turns both waves alike
     t: Tensor  # (L, D)
     waves: Waves  # of the target
+    compiled: bool

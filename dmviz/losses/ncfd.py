@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from dmviz.cloud import Cloud, seeded
+from dmviz.losses import _compiled
 from dmviz.losses._moments import root_slope, smooth_root
 from dmviz.losses._pairs import median_distance
 from dmviz.losses._slicing import centre_of, gaussian
@@ -123,7 +124,7 @@ class Ncfd:
     def __call__(self, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None) -> Tensor:
         there = self._there(target)
         t, heard, _ = self._heard(self._placed(x.detach(), there), weight, there, rng, None)
-        here = waves(self._placed(x, there), weight, t)
+        here = waves(self._placed(x, there), weight, t, there.compiled)
         return smooth_root(_square(here, heard, self.alpha)).mean().to(x.dtype)
 
     def velocity(
@@ -138,7 +139,7 @@ class Ncfd:
             value, by = _slope(here, Waves(heard.re[part], heard.im[part]), self.alpha)
             return value / len(t), Waves(by.re / len(t), by.im / len(t))
 
-        v, value = follow(u, weight, t, slope)
+        v, value = follow(u, weight, t, slope, there.compiled)
         return Velocity(self._back(v, x), value, critic)
 
     def probe(self, at: Tensor, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None) -> Tensor:
@@ -146,12 +147,14 @@ class Ncfd:
         there = self._there(target)
         u = self._placed(x, there)
         t, heard, _ = self._heard(u, weight, there, rng, None)
-        by = _slope(waves(u, weight, t), heard, self.alpha)[1]
-        return self._back(pull(self._placed(at, there), t, Waves(by.re / len(t), by.im / len(t))), at)
+        by = _slope(waves(u, weight, t, there.compiled), heard, self.alpha)[1]
+        return self._back(pull(self._placed(at, there), t, Waves(by.re / len(t), by.im / len(t)), there.compiled), at)
 
     def prepare(self, target: Cloud) -> Cloud:
         """The target where it is compared, its median distance, and its waves at fixed frequencies."""
-        return replace(target, memo={**(target.memo or {}), repr(self): self._looked_at(target)})
+        memo = {**(target.memo or {}), "compiled": _compiled.chosen(target.memo, target.x)}
+        memo[repr(self)] = self._looked_at(replace(target, memo=memo))
+        return replace(target, memo=memo)
 
     def _there(self, target: Cloud) -> "_There":
         kept = (target.memo or {}).get(repr(self))
@@ -161,11 +164,12 @@ class Ncfd:
         y = _unit(target.x.detach()) if self.normalise else target.x.detach()
         length = median_distance(Cloud(y), self.bandwidth) if self.median else self.bandwidth
         centre = centre_of(y)
-        there = _There(target.x, centre, y - centre, target.weight, length)
+        compiled = _compiled.chosen(target.memo, y)
+        there = _There(target.x, centre, y - centre, target.weight, length, compiled)
         if self.draw != "fixed":
             return there
         t = (fixed_frequencies("random", self.frequencies, target.dim, self.frequency_seed) / length).to(y)
-        return there._replace(t=t, waves=waves(there.y, target.weight, t))
+        return there._replace(t=t, waves=waves(there.y, target.weight, t, compiled))
 
     def _placed(self, x: Tensor, there: "_There") -> Tensor:
         """Points where they are compared: on the sphere if asked for, and amid the target."""
@@ -190,7 +194,7 @@ class Ncfd:
         else:
             standard = frequencies("random", self.frequencies, u.shape[1], rng)
         t = (standard / there.length).to(u)
-        return t, waves(there.y, there.weight, t), critic
+        return t, waves(there.y, there.weight, t, there.compiled), critic
 
     def _climbed(
         self, u: Tensor, weight: Tensor | None, there: "_There", rng: Generator, carry: "_Critic | None"
@@ -204,9 +208,11 @@ class Ncfd:
                     layers = [one.requires_grad_(True) for one in (p.clone() for p in critic.layers)]
                     standard = _spoken(some, layers)
                 t = (standard.detach() / there.length).to(u)
-                here, heard = waves(u, weight, t), waves(there.y, there.weight, t)
-                up = by_frequency(u, weight, t, _slope(here, heard, self.alpha)[1])
-                up = up + by_frequency(there.y, there.weight, t, _slope(heard, here, self.alpha)[1])
+                here = waves(u, weight, t, there.compiled)
+                heard = waves(there.y, there.weight, t, there.compiled)
+                by, by_target = (_slope(p, q, self.alpha)[1] for p, q in ((here, heard), (heard, here)))
+                up = by_frequency(u, weight, t, by, there.compiled)
+                up = up + by_frequency(there.y, there.weight, t, by_target, there.compiled)
                 scale = there.length * len(t)
                 critic = critic.after(torch.autograd.grad(standard, layers, up.to(standard) / scale))
             critic = critic._replace(at=u)
@@ -221,6 +227,7 @@ class _There(NamedTuple):
     y: Tensor  # (M, D)
     weight: Tensor | None
     length: float  # bandwidth
+    compiled: bool
     t: Tensor | None = None  # (L, D) fixed frequencies
     waves: Waves | None = None
 
