@@ -86,8 +86,10 @@ class Equiangular:
         for i, j in tiles(len(x), len(x), x):
             if j.start < i.start:
                 continue
-            sign, excess = _too_near(u[i] @ u[j].T, allowed, i == j)
+            cosine = u[i] @ u[j].T
+            excess = _excess_of(cosine, allowed, i == j)
             total += (1.0 if i == j else 2.0) * (a[i].to(total.dtype) @ (excess @ a[j]).to(total.dtype))
+            sign = excess.sign_().copysign_(cosine)
             grad[i] += sign @ (a[j][:, None] * u[j])
             if i != j:
                 grad[j] += sign.T @ (a[i][:, None] * u[i])
@@ -103,19 +105,20 @@ class Equiangular:
             allowed = self._allowed(x, a)
             grad = torch.zeros_like(at, dtype=accurate(x))
             for i, j in tiles(len(at), len(x), x):
-                grad[i] += _too_near(here[i] @ u[j].T, allowed, False)[0] @ (a[j][:, None] * u[j])
+                cosine = here[i] @ u[j].T
+                sign = _excess_of(cosine, allowed, False).sign_().copysign_(cosine)
+                grad[i] += sign @ (a[j][:, None] * u[j])
             return -2.0 * turned(at, here, grad.to(at.dtype))
 
     def _allowed(self, x: Tensor, a: Tensor) -> float:
-        return welch_bound(1.0 / float(a.double().square().sum()), x.shape[1]) if self.welch else self.threshold
+        return welch_bound(1.0 / float(a.to(accurate(a)).square().sum()), x.shape[1]) if self.welch else self.threshold
 
 
-def _too_near(cosine: Tensor, allowed: float, same: bool) -> tuple[Tensor, Tensor]:
-    """(B, C) the sign of each cosine that is too large, 0 elsewhere; and by how much."""
+def _excess_of(cosine: Tensor, allowed: float, same: bool) -> Tensor:
+    """(B, C) by how much each |cosine| is too large, 0 elsewhere and on the diagonal of one cloud."""
     if same:
         cosine.fill_diagonal_(0.0)
-    excess = cosine.abs().sub_(allowed).clamp_min_(0.0)
-    return torch.copysign(excess.sign(), cosine), excess
+    return cosine.abs().sub_(allowed).clamp_min_(0.0)
 
 
 def _excess(u: Tensor, other: Tensor, b: Tensor, allowed: float, same: bool) -> Tensor:

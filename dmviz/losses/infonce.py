@@ -14,6 +14,8 @@ from dmviz.losses._pairs import tiles
 from dmviz.params import Help, Range, entry
 from dmviz.protocols import Velocity
 
+_LEAST = 1e-37  # what the log of nothing is taken of: a weightless pot has no one to hear
+
 
 @entry
 class InfoNce:
@@ -69,7 +71,8 @@ class InfoNce:
         if not (torch.is_grad_enabled() and x.requires_grad):
             return self.velocity(x, target, rng, weight).value
         a, u, v = mass_of(x, weight), directions(x), _partners(target, len(x))
-        z, back = self._heard(u, v, len(x) * a)
+        w = len(x) * a
+        z, back = (self._sums(u, v, w), None) if self.variant == "one_way" else self._heard(u, v, w)
         return self._value(u, v, a, z, back).to(x.dtype)
 
     def velocity(
@@ -78,9 +81,15 @@ class InfoNce:
         """To the partner, and away from the others, each as much as it is mistaken for the partner."""
         a, u, v = mass_of(x, weight), directions(x), _partners(target, len(x))
         wide, w = accurate(x), len(x) * a
+        back: Tensor | None = None
         with torch.no_grad():
-            z, back = self._heard(u, v, w)
-            pull = self._mixed(u, v, w, z, back, a) - v.to(wide) * (1.0 if back is None else 2.0)
+            if self.variant == "one_way":  # what is heard and what pulls, in one pass
+                found = self._products(u, v, torch.cat((w[:, None] * v, w[:, None]), 1))
+                z = found[:, -1].clamp_min(_LEAST)
+                pull = found[:, :-1] / z[:, None] - v.to(wide)
+            else:
+                z, heard = self._heard(u, v, w)
+                back, pull = heard, self._mixed(u, v, w, z, heard, a) - 2.0 * v.to(wide)
             if self.variant == "nt_xent":
                 pull = pull + self._mixed(u, u, w, z, z, a, True)
         way = turned(x, u, (pull * ((1.0 if back is None else 0.5) / self.tau)).to(x.dtype))
@@ -99,12 +108,9 @@ class InfoNce:
         some = a > 0
         return (a.to(z.dtype) * torch.where(some, heard + (1.0 - close) / self.tau, 0.0)).sum()
 
-    def _heard(self, u: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor | None]:
-        """What each particle, and each partner where it looks too, hears in all."""
-        z = self._sums(u, v, w)
-        if self.variant == "one_way":
-            return z, None
-        back = self._sums(v, u, w)
+    def _heard(self, u: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        """What each particle, and each partner, hears in all where both look."""
+        z, back = self._sums(u, v, w), self._sums(v, u, w)
         if self.variant == "symmetric":
             return z, back
         return z + self._sums(u, u, w, True), back + self._sums(v, v, w, True)
@@ -115,22 +121,20 @@ class InfoNce:
         for i, j in tiles(len(u), len(v), u):
             e = checkpoint(_row_sums, u[i], v[j], w[j], self.tau, same and i == j, use_reentrant=False)
             parts[i.start] = parts.get(i.start, 0.0) + e.to(accurate(u))
-        found = torch.cat(list(parts.values()))
-        return found.clamp_min(1e-300) if found.dtype == torch.float64 else found.clamp_min(1e-37)
+        return torch.cat(list(parts.values())).clamp_min(_LEAST)
 
-    def _mixed(
-        self, u: Tensor, v: Tensor, w: Tensor, z: Tensor, back: Tensor | None, a: Tensor, same: bool = False
-    ) -> Tensor:
+    def _mixed(self, u: Tensor, v: Tensor, w: Tensor, z: Tensor, back: Tensor, a: Tensor, same: bool = False) -> Tensor:
         """(N, D) float64: sum_j E_ij (w_j / z_i + N a_j / back_j) v_j, what the others of a cloud pull."""
-        share = [w[:, None] * v]
-        if back is not None:
-            share.append((len(u) * a.to(back.dtype) / back).to(v.dtype)[:, None] * v)
-        both = torch.cat(share, 1)
-        pulled = torch.zeros(len(u), both.shape[1], dtype=accurate(u), device=u.device)
+        d, owed = v.shape[1], (len(u) * a.to(back.dtype) / back).to(v.dtype)
+        pulled = self._products(u, v, torch.cat((w[:, None] * v, owed[:, None] * v), 1), same)
+        return pulled[:, :d] / z[:, None] + pulled[:, d:]
+
+    def _products(self, u: Tensor, v: Tensor, columns: Tensor, same: bool = False) -> Tensor:
+        """(N, K) float64: E times columns (N, K), with E_ij = exp((s_ij - 1) / tau)."""
+        found = torch.zeros(len(u), columns.shape[1], dtype=accurate(u), device=u.device)
         for i, j in tiles(len(u), len(v), u):
-            pulled[i] += _similar(u[i], v[j], self.tau, same and i == j) @ both[j]
-        d = v.shape[1]
-        return pulled[:, :d] / z[:, None] + (pulled[:, d:] if back is not None else 0.0)
+            found[i] += _similar(u[i], v[j], self.tau, same and i == j) @ columns[j]
+        return found
 
 
 def _partners(target: Cloud, n: int) -> Tensor:
