@@ -69,6 +69,7 @@ class Loss(Entry, Protocol):
     #   probe(at, x, target, rng, weight=None) -> (K, D)                 the pull felt at `at` among particles x
     #   prepare(target) -> Cloud                                         target-only work, once a run, kept in `memo`
     #   drives = False          it only judges: piecewise constant or not differentiable, so no flow can follow it
+    #   descends = False        its velocity is not the slope of its value, which may rise at a good step
     #   dims = (1, 1)           dimensions that it can be asked in, least and most (None: no most)
     #   ordered = True          particle i belongs to target row i, so that the order of points matters
 

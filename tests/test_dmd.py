@@ -88,6 +88,16 @@ def test_value_is_never_negative_and_zero_on_equal_clouds_whose_particles_rest(p
     assert velocity_of(Dmd(), x, target, seeded(1), a).value > 0
 
 
+def test_value_is_that_of_the_middle_level_whatever_was_drawn() -> None:
+    x, a, target = clouds(12, 9, 2)
+    middle = Dmd(noise_low=0.5, noise_high=0.5)(x, target, seeded(1), a)
+    for seed in (1, 2):
+        torch.testing.assert_close(Dmd(noise_low=0.1, noise_high=2.5)(x, target, seeded(seed), a), middle)
+    width = math.hypot(0.2, 0.5)
+    p, q = (Bumps(z, w, width, False).log(x) for z, w in ((target.x, target.weight), (x, a)))
+    torch.testing.assert_close(middle, a @ ((p - q).exp() - 1 - (p - q)))
+
+
 def test_autograd_is_led_by_the_velocity() -> None:
     x, a, target = clouds(12, 9, 3)
     closed, auto = velocity_of(Dmd(), x, target, seeded(1), a), autograd_velocity(Dmd(), x, target, seeded(1), a)

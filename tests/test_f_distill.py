@@ -11,9 +11,12 @@ from torch import Tensor
 
 from dmviz.cloud import Cloud, seeded
 from dmviz.field import aim, velocity_of
+from dmviz.flows.euler import Euler
 from dmviz.losses._ratios import GENERATORS, Ratio
+from dmviz.losses.energy_distance import EnergyDistance
 from dmviz.losses.f_distill import FDistill
 from dmviz.shapes.eight_gaussians import EightGaussians
+from dmviz.shapes.two_moons import TwoMoons
 
 __all__ = ["path"]
 KNOWN = json.loads((Path(__file__).parent / "known" / "densities.json").read_text())
@@ -180,3 +183,14 @@ def test_scores_alone_carry_eight_modes() -> None:
 def test_a_density_that_is_not_known_is_refused_in_one_sentence() -> None:
     with pytest.raises(ValueError, match="FDistill: target law 'density' needs"):
         FDistill(target_law="density")(tensor([[0.0]]), Cloud(tensor([[1.0]])), RNG)
+
+
+def test_adaptive_steps_bear_a_value_that_wavers_and_arrive() -> None:
+    """The velocity is not the slope of the value, so that Armijo's rule would stop the flow at once."""
+    target = Cloud(TwoMoons().sample(200, seeded(1)).x)
+    field, flow, measure = aim(FDistill(), target), Euler(dt=0.1), EnergyDistance()
+    state = flow.init(torch.randn(200, 2, generator=seeded(2)), field, RNG)
+    before = measure(state.x, target, RNG)
+    for _ in range(60):
+        state, _ = flow.step(state, field, RNG)
+    assert measure(state.x, target, RNG) < 0.05 * before

@@ -87,5 +87,8 @@ def plain(
 
 
 def slack_of(field: Field) -> float:
-    """No rise at all where the loss is the same number each time it is asked; half of itself where it is drawn."""
-    return 0.0 if "deterministic" in field.loss.laws else 0.5  # type: ignore[attr-defined]
+    """No rise at all where the loss is the same number each time it is asked; half of itself where it is drawn, and
+    where its velocity is not the slope of its value.
+    """
+    loss = field.loss  # type: ignore[attr-defined]
+    return 0.0 if "deterministic" in loss.laws and getattr(loss, "descends", True) else 0.5

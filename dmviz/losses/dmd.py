@@ -34,11 +34,12 @@ class Dmd:
     the mean over coordinates, plus 1e-6 sigma. That changes the speed of each particle, so that it is no longer the
     gradient flow of any KL. Released generators step on the parameters; here the particles themselves move.
 
-    F is KL(q | p) of the two noised laws, as the mean over the unshaken particles of r - 1 - log r, r = p / q, which is
-    never negative. v is not its slope: under autograd F is given the gradient -a v. Unit: nats; v is 1 / length,
-    or a pure number with the normaliser. It seeks modes: one that no particle is near stays empty once the levels are
-    narrow. A bandwidth below the distance between particles makes them collapse onto target points. Scores here are
-    those of bumps; the exact score of a known law under noise would be a third network's place, and is not asked for.
+    F is KL(q | p) of the laws at the middle level, sqrt(low high), whatever was drawn, so that steps can be compared:
+    the mean over the unshaken particles of r - 1 - log r, r = p / q, which is never negative. v is not its slope:
+    under autograd F is given the gradient -a v. Unit: nats; v is 1 / length, or a pure number with the normaliser;
+    without it a step of at most the squared width of the narrowest bumps is safe. It seeks modes: one that no particle
+    is near stays empty once the levels are narrow. A bandwidth below the distance between particles makes them collapse
+    onto target points. Both scores are those of bumps, since a target does not bring the score of its law under noise.
 
     Yin et al. 2024, twice.
 
@@ -57,8 +58,9 @@ class Dmd:
     family = "densities"
     source = ("yin2024dmd", "yin2024dmd2")
     needs = "samples"
+    descends = False
     cost = "L (N + M) N D time for L levels, N + M memory"
-    laws = frozenset[Law]({"zero_at_target", "nonnegative", "shift_free", "rotation_free"})
+    laws = frozenset[Law]({"zero_at_target", "nonnegative", "shift_free", "rotation_free", "deterministic"})
     degree = 0.0
     root = 1.0
 
@@ -104,18 +106,23 @@ class Dmd:
     ) -> Velocity:
         """The mean over levels of the difference of the scores at shaken particles."""
         (x_near, y), compiled, a = near(x, target), chosen(target.memo, x), mass_of(x, weight)
-        v, value = torch.zeros_like(x, dtype=torch.float64), 0.0 * a[0].double()
-        for sigma in self._sigmas(rng):
+
+        def laws(sigma: float) -> tuple[Bumps, Bumps]:
             width = math.hypot(self.bandwidth, sigma)
-            q, p = Bumps(x_near, a, width, compiled), Bumps(y, target.mass(), width, compiled)
-            value = value + a.double() @ never_negative("reverse_kl", p.log(x_near) - q.log(x_near))
+            return Bumps(x_near, a, width, compiled), Bumps(y, target.mass(), width, compiled)
+
+        v = torch.zeros_like(x, dtype=torch.float64)
+        for sigma in self._sigmas(rng):
+            q, p = laws(sigma)
             noise = torch.randn(x.shape, generator=rng, device=rng.device, dtype=torch.float64)
             shaken = x_near + sigma * noise.to(x)
             toward = p(shaken).score
             v += (toward - q(shaken).score) * self._speed(x_near.double() - shaken.double(), toward, sigma)
+        q, p = laws(math.sqrt(self.noise_low * self.noise_high))
+        value = a.double() @ never_negative("reverse_kl", p.log(x_near) - q.log(x_near))
         if weight is not None:
             v = torch.where(weight[:, None] > 0, v, 0.0)  # a particle without weight has no velocity
-        return Velocity((v / self.levels).to(x.dtype), (value / self.levels).to(x.dtype))
+        return Velocity((v / self.levels).to(x.dtype), value.to(x.dtype))
 
     def prepare(self, target: Cloud) -> Cloud:
         """Nothing of the target lasts from level to level; only which kernels the run will use."""

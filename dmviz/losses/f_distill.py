@@ -35,7 +35,7 @@ class FDistill:
     $$ F = \sum_i a_i\,\bigl[f(r(x_i)) - f'(1)(r(x_i) - 1)\bigr], $$
 
     and under autograd F is given the gradient -a v. Both belong to one functional only where points are many and h is
-    small; F can rise at a step. Unit of F: nats, or none; of v: 1 / length.
+    small; F can rise at a step. Unit of F: nats, or none; of v: 1 / length. A step of about bandwidth^2 / 2 is safe.
 
     As released: r is held in [0.1, 20] and h is divided by its mean over the particles plus 1e-6, without the release's
     bins by noise level, which one level does not have. Otherwise log r is held in [-10, 10] and h is as written. Small
@@ -59,6 +59,7 @@ class FDistill:
     family = "densities"
     source = ("xu2025fdistill", "yin2024dmd")
     needs = "samples"
+    descends = False
     cost = "(N + M) N D time, N + M memory"
     root = 1.0
 
