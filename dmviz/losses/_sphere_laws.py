@@ -91,7 +91,8 @@ def vmf_angles(kappa: Tensor, dim: int, level: Tensor) -> Tensor:
         before = columns[:, at - 1]
         found, moved, dense = before + share * (columns[:, at] - before)
         slope = -moved / dense.clamp_min(1e-300)
-    return found + (kappa - kappa.detach()) * slope
+    moving: Tensor = found + (kappa - kappa.detach()) * slope
+    return moving
 
 
 def _around_the_mode(kappa: float, dim: int) -> Tensor:
