@@ -105,12 +105,12 @@ def chromium() -> str:
 
 
 @contextlib.contextmanager
-def server() -> Iterator[tuple[str, int]]:
-    """Address and process id of a Streamlit server with the benchmark's app."""
+def server(script: Path = HERE / "_player_app.py") -> Iterator[tuple[str, int]]:
+    """Address and process id of a Streamlit server with an app, the benchmark's own if no other."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
-    command = [sys.executable, "-m", "streamlit", "run", str(HERE / "_player_app.py"), f"--server.port={port}"]
+    command = [sys.executable, "-m", "streamlit", "run", str(script), f"--server.port={port}"]
     command += ["--server.address=127.0.0.1", "--server.headless=true", "--browser.gatherUsageStats=false"]
     command += ["--server.fileWatcherType=none", "--runner.postScriptGC=false"]
     quiet = subprocess.DEVNULL
