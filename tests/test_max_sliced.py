@@ -9,6 +9,7 @@ import torch
 
 from dmviz.cloud import Cloud, seeded
 from dmviz.field import autograd_velocity, velocity_of
+from dmviz.losses import max_sliced_wasserstein
 from dmviz.losses._slicing import sliced_slopes, unit_vectors
 from dmviz.losses.max_sliced_wasserstein import MaxSlicedWasserstein, climb
 from dmviz.losses.sliced_wasserstein import SlicedWasserstein
@@ -179,3 +180,12 @@ def test_float32_stays_float32():
     assert answer.v.dtype == answer.value.dtype == torch.float32
     exact = MaxSlicedWasserstein().velocity(x, target, seeded(0))
     assert answer.value.item() == pytest.approx(exact.value.item(), rel=1e-5)
+
+
+def test_steps_along_ridges_reach_higher_than_steps_back_from_them(monkeypatch):
+    problems = [clouds(20, 25, 6, seed) for seed in range(4)]
+    along = [MaxSlicedWasserstein()(x, target, seeded(0)).item() for x, _, target in problems]
+    monkeypatch.setattr(max_sliced_wasserstein, "_shortest", lambda heading, _: heading)
+    back = [MaxSlicedWasserstein()(x, target, seeded(0)).item() for x, _, target in problems]
+    assert all(a >= b * (1 - 1e-6) for a, b in zip(along, back, strict=True))
+    assert sum(along) > sum(back) * (1 + 1e-5)
