@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from browser.conftest import free_port, served
 from dmviz import arena_export
@@ -276,6 +277,55 @@ def test_zoom_is_one_for_all_lanes_and_kept_by_play_and_by_a_changed_lane(opened
     until(page, f"String(s.lanes[1].range) !== '{','.join(map(str, zoomed[0]['range'][0] + zoomed[0]['range'][1]))}'")
     # The page may have become a little narrower meanwhile.
     assert np.allclose(state(page)["lanes"][1]["range"], before, atol=0.05 * (before[0][1] - before[0][0]))
+
+
+def test_what_is_chosen_above_changes_every_lane_and_nothing_else(opened):
+    page = opened()
+    scrub(page, 0)
+    page.get_by_label("frames to skip").fill("12")
+    press(page, "Skip that many")
+    until(page, "s.pos === 12 && s.goal === null")
+    views = page.locator(".dmv-lane .dmv-view").all()
+    page.mouse.move(5, 5)
+    for label, choice in (("Trails", "long"), ("Colour by", "time"), ("Colour by", "speed"), ("arrows", "")):
+        page.wait_for_timeout(600)
+        before = [view.screenshot() for view in views]
+        if choice:
+            page.get_by_label(label).select_option(choice)
+        else:
+            press(page, "Velocity arrows")
+        page.wait_for_timeout(1500)
+        after = [view.screenshot() for view in views]
+        assert all(one != other for one, other in zip(before, after, strict=True)), label
+    assert state(page)["pos"] == 12
+
+
+def test_the_pointer_finds_one_particle_in_every_lane(opened):
+    page = opened()
+    scrub(page, 0)
+    box = page.locator(".dmv-lane .dmv-view").first.bounding_box()
+    (x0, x1), (y0, y1) = state(page)["lanes"][0]["range"]
+    x, y = on_screen(page, 0, 0)[17]
+    place = (x - x0) / (x1 - x0) * box["width"], (y1 - y) / (y1 - y0) * box["height"]
+    page.mouse.move(box["x"] + place[0], box["y"] + place[1])
+    now = until(page, "s.lanes[0].hover >= 0 && s.lanes[1].marked >= 0")
+    assert now["lanes"][1]["marked"] == now["lanes"][0]["hover"]
+    assert f"particle {now['lanes'][0]['hover']}" in page.locator(".dmv-tip:visible").inner_text()
+    page.mouse.move(5, 5)
+    until(page, "s.lanes.every(l => l.marked === -1)")
+
+
+def test_the_png_shows_all_lanes(opened):
+    page = opened(FOUR)
+    with page.expect_download() as download:
+        press(page, "Save the view as a png")
+    image = np.array(Image.open(download.value.path()).convert("RGB")).astype(int)
+    height, width = image.shape[0] // 2, image.shape[1] // 2
+    hues = [(0xD5, 0x5E, 0x00), (0x00, 0x72, 0xB2), (0x00, 0x9E, 0x73), (0x5A, 0x1F, 0xD6)]
+    for i in range(4):
+        part = image[(i // 2) * height :][:height, (i % 2) * width :][:, :width]
+        found = [(np.abs(part - np.array(other)).sum(-1) < 12).sum() for other in hues]
+        assert found[i] > 500 and found[i] == max(found) and sum(found) < 1.2 * found[i]
 
 
 def test_the_camera_of_space_is_one_for_all_lanes(opened):

@@ -305,6 +305,8 @@ export class Arena extends Player {
   paint() {
     if (!this.lanes.every((lane) => lane.out || (holds(lane, this.pos) && lane.picture.view?.ready))) return false;
     const { trails, arrows, target, color } = this.options;
+    const pointed = this.lanes.find(({ picture }) => picture.found >= 0)?.picture.found ?? -1;
+    for (const { picture } of this.lanes) picture.mark(pointed); // the same particle in every lane
     let wrote = false;
     for (const lane of this.lanes) if (!lane.out && lane.paint(this.pos, { trails, arrows, target, color })) wrote = true;
     if (wrote) this.shown.push({ pos: this.pos, at: this.lanes.map((lane) => lane.at), k: this.lanes.map(({ picture }) => picture.k) });
@@ -317,7 +319,9 @@ export class Arena extends Player {
     const { store } = this;
     const k = Math.min(Math.round(this.pos), Math.max(0, store.known - 1));
     const alone = this.lanes.length && this.lanes.every((lane) => lane.out);
-    const device = this.lanes.find(({ scene }) => scene)?.scene.device ?? "";
+    const words = this.lanes.find(({ scene }) => scene)?.scene.device ?? "";
+    const { threads } = this.lanes[0] ?? {};
+    const device = words.startsWith("CPU") && threads ? `${words} · ${threads} ${threads === 1 ? "thread" : "threads"} a lane` : words;
     const notes = this.pos === 0 ? this.lanes.flatMap(({ scene }) => scene?.notes ?? []) : [];
     const own = this.lanes.flatMap((lane) => (lane.store.notes.get(k) ? [`Lane ${lane.index + 1}: ${lane.store.notes.get(k)}`] : []));
     this.controls.show({
@@ -354,7 +358,7 @@ export class Arena extends Player {
     const lane = (one) => ({
       run: one.run, gen: one.store.gen, available: one.store.available, ended: one.ended, held: one.store.frames.size,
       known: one.store.known, n: one.store.n, at: one.at, staged: one.staged, range: one.picture.view?.range() ?? null,
-      hover: one.picture.found ?? -1, view: one.picture.view?.signature() ?? null,
+      hover: one.picture.found ?? -1, marked: one.picture.marked, view: one.picture.view?.signature() ?? null,
     });
     return {
       state: () => ({

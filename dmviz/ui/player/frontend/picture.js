@@ -46,6 +46,7 @@ export class Picture {
     this.seen = "";
     this.seenBack = "";
     this.hover = null;
+    this.marked = -1; // a particle ringed because the pointer is on it in another view
     this.drawn = []; // strokes: lists of [x, y] in data coordinates
     this.drawing = false;
     this.arrowScale = 0;
@@ -224,7 +225,7 @@ export class Picture {
   paintTop(store, k, options) {
     this.arrowNote = "";
     const arrows = options.arrows && store.frames.get(k)?.arrows;
-    const used = Boolean(arrows || this.hover || this.drawn.length);
+    const used = Boolean(arrows || this.hover || this.drawn.length || this.marked >= 0);
     if (!used && !this.topUsed) {
       this.found = -1;
       return; // an untouched canvas costs nothing
@@ -239,7 +240,14 @@ export class Picture {
       this.found = p.nearest(this.screen, store.n, hx, hy, REACH * this.dpr);
       if (this.found >= 0) this.ring(context, this.found);
     }
+    if (this.found < 0 && this.marked >= 0 && this.marked < store.n) this.ring(context, this.marked);
     if (this.drawn.length) this.paintDrawn(context);
+  }
+
+  /** Ring a particle, or none (-1). */
+  mark(i) {
+    if (i === this.marked) return;
+    [this.marked, this.dirty] = [i, true];
   }
 
   paintArrows(context, arrows) {
