@@ -14,6 +14,9 @@ from dmviz.protocols import Law, Velocity
 WIDEST = 7.0
 """Log deviations beyond it count as this: deviations from e^-7 to e^7, about 0.001 to 1,000."""
 
+_WARM = 25
+"""Most sweeps of a step from the last step's plan."""
+
 
 @entry
 class GaussianSets:
@@ -31,11 +34,11 @@ class GaussianSets:
 
     $$ v^m_i = 2\,(T_{xy} - T_{xx})^m(x_i),\qquad v^{\log s}_i = 2\, s_i\, (T_{xy} - T_{xx})^s(x_i) $$
 
-    with T the barycentric maps of means and deviations. Only one Gaussian is moved to another: nothing is split, and
-    two narrow Gaussians side by side are not equal to a wide one. Not debiased, the set shrinks and all widths become
-    alike. Log deviations count up to +-7, beyond which they feel no pull. It fails where widths are tiny: a log
-    deviation moves in proportion to the width itself, so very narrow Gaussians hardly grow. Moving all columns by one
-    number multiplies the widths, so the loss is not shift-free.
+    with T the barycentric maps of means and deviations. Gaussians are carried whole: two narrow ones side by side are
+    not equal to a wide one. Not debiased, the set shrinks and all widths become alike. Log deviations count up to +-7,
+    beyond which they feel no pull. Moving all columns by one number multiplies the widths, so the loss is not
+    shift-free. It fails where widths are tiny: a log deviation moves in proportion to the width itself, so very narrow
+    Gaussians hardly grow. It is slow where some widths are far above the others and the blur far below them.
 
     After WaSt-3D (Kotovenko et al. 2024), which transports sets of 3-D Gaussians in chunks and with colours; neither
     is done here. The divergence is that of Feydy et al. 2019.
@@ -69,7 +72,7 @@ class GaussianSets:
             log=True,
             help="Gaussians nearer than this are one. Small: exact transport, slow; large: only mean place and width",
         ),
-    ] = 0.1
+    ] = 0.5
     debias: Annotated[bool, Help("Take out what the blur alone costs; without it the set shrinks")] = True
     tolerance: Annotated[
         float, Range(1e-12, 0.5, log=True, help="Share of mass that may be misplaced when the sweeps stop")
@@ -106,7 +109,7 @@ class GaussianSets:
 
     @property
     def _divergence(self) -> Sinkhorn:
-        return Sinkhorn(self.blur, 2, self.debias, self.tolerance, self.iterations, min(self.iterations, 100))
+        return Sinkhorn(self.blur, 2, self.debias, self.tolerance, self.iterations, min(self.iterations, _WARM))
 
     def _flat(self, target: Cloud) -> Cloud:
         memo = target.memo
