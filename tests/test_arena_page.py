@@ -169,6 +169,8 @@ def test_what_is_exported_is_what_was_computed() -> None:
     for lap, alone in zip(found, race(now, 4), strict=True):
         assert all(np.array_equal(a.x, b.x) for a, b in zip(lap.frames[:5], alone.frames, strict=True))
         assert lap.ms > 0
+    for lap, stage in zip(found, stages(app), strict=True):
+        assert wire.decode(stage.chunk(0, 0))[0]["frame_bytes"] == lap.frame_bytes == 40 * (2 + 2 + 1) * 4
     for name in arena_export.EXPORTS:
         assert arena_export.made(name, now, found, 2)
 
