@@ -80,7 +80,7 @@ def test_a_target_without_a_density_is_refused_in_one_sentence() -> None:
 
 def test_probe_far_away_follows_the_score(path: str) -> None:
     at = tensor([[50.0, 0.0], [0.0, 0.0]])
-    pull = BlobKl().probe(at, tensor([[0.0, 0.0]]), normal(2), RNG)
+    pull = BlobKl(0.5).probe(at, tensor([[0.0, 0.0]]), normal(2), RNG)
     assert torch.isfinite(pull).all()
     torch.testing.assert_close(pull[1], tensor([0.0, 0.0]))
     torch.testing.assert_close(pull[0], tensor([-50.0 + 50.0 / 0.25, 0.0]))  # its own score, less that of a far bump

@@ -124,3 +124,11 @@ def test_hermite_points_of_equal_law_have_no_pull() -> None:
     law = hermite([0.0], [[1.0]], 12)
     answer = velocity_of(KdeDivergence(), law.x, Cloud(law.x, law.weight), RNG, law.weight)
     assert answer.value.abs() < 1e-12 and answer.v.abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("points", ["both", "particles"])
+def test_a_probe_where_a_particle_stands_feels_what_it_feels(points: str, path: str) -> None:
+    x, a, target = clouds(11, 8, 2)
+    loss = KdeDivergence("jeffreys", bandwidth=0.7, points=points)
+    torch.testing.assert_close(loss.probe(x, x, target, RNG, a), velocity_of(loss, x, target, RNG, a).v)
+    assert torch.isfinite(loss.probe(x + 30.0, x, target, RNG, a)).all()

@@ -64,7 +64,7 @@ class BlobKl:
             log=True,
             help="How far particles push each other. Small: each climbs to a peak alone; large: they huddle too close",
         ),
-    ] = 0.5
+    ] = 0.2
 
     @property
     def laws(self) -> frozenset[Law]:

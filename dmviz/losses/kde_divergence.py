@@ -1,13 +1,13 @@
 """f-divergences between two clouds, each smoothed into a density by bumps of one width."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
 from dmviz.cloud import Cloud, mass_of
 from dmviz.losses._compiled import chosen
-from dmviz.losses._kde import Bumps, log_density, near, own_log, prepare_bumps, prepare_own_log, scott
+from dmviz.losses._kde import Bumps, Density, log_density, near, own_log, prepare_bumps, prepare_own_log, scott
 from dmviz.losses._ratios import GENERATORS, Divergence, Ratio
 from dmviz.params import Help, Range, entry
 from dmviz.protocols import Law, Velocity
@@ -99,56 +99,87 @@ class KdeDivergence:
         return 2.0 if self.divergence in ("jensen_shannon", "hellinger") else 1.0
 
     def __call__(self, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None) -> Tensor:
-        if not (torch.is_grad_enabled() and x.requires_grad):
-            return self._at(x, target, weight, False)[0].to(x.dtype)
-        h, a, b, of = self._width(target), mass_of(x, weight), target.mass(), GENERATORS[self.divergence]
+        h, a, b = self._width(target), mass_of(x, weight), target.mass()
         x_near, y = near(x, target)
-        here = Ratio(log_density(x_near, y, b, h) - log_density(x_near, x_near, a, h))
-        if self.points == "particles":
-            return (a.double() @ of.f(here)).to(x.dtype)
-        there = Ratio(log_density(y, y, b, h) - log_density(y, x_near, a, h))
-        return (0.5 * (a.double() @ of.middle(here)) + 0.5 * (b.double() @ of.middle(there))).to(x.dtype)
+        if not (torch.is_grad_enabled() and x.requires_grad):
+            q, p = self._bumps(x_near, a, target), self._bumps(y, b, target)
+            here, there = p.log(x_near) - q.log(x_near), own_log(target, p) - q.log(y) if self._both else None
+        else:
+            here = log_density(x_near, y, b, h) - log_density(x_near, x_near, a, h)
+            there = log_density(y, y, b, h) - log_density(y, x_near, a, h) if self._both else None
+        return self._mean(here, a, there, b).to(x.dtype)
 
     def velocity(
         self, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None, carry: None = None
     ) -> Velocity:
         """The pull where a particle stands, and what its bump changes at all the points of comparison."""
-        value, v = self._at(x, target, weight, True)
+        seen = self._seen(x, target, weight)
+        v = self._pull(seen.q, seen.q_here, seen.p_here, seen)
         if weight is not None:
             v = torch.where(weight[:, None] > 0, v, 0.0)  # a particle without weight has no velocity
-        return Velocity(v.to(x.dtype), value.to(x.dtype))
+        return Velocity(v.to(x.dtype), seen.value.to(x.dtype))
+
+    def probe(self, at: Tensor, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None) -> Tensor:
+        """The same pull at any points (K, D) among particles x."""
+        seen, (at_near, _) = self._seen(x, target, weight), near(at, target)
+        return self._pull(seen.q._replace(x=at_near), seen.q(at_near), seen.p(at_near), seen).to(at.dtype)
 
     def prepare(self, target: Cloud) -> Cloud:
         """The target's log density at its own points."""
         h = self._width(target)
         return prepare_own_log(prepare_bumps(target, h, self.scott), h)
 
+    @property
+    def _both(self) -> bool:
+        return self.points == "both"
+
     def _width(self, target: Cloud) -> float:
         return scott(target, self.bandwidth) if self.scott else self.bandwidth
 
+    def _bumps(self, z: Tensor, weight: Tensor, target: Cloud) -> Bumps:
+        return Bumps(z, weight, self._width(target), chosen(target.memo, z))
+
+    def _mean(self, here: Tensor, a: Tensor, there: Tensor | None, b: Tensor) -> Tensor:
+        """F from the log ratios at the particles and at the target's points."""
+        of = GENERATORS[self.divergence]
+        if there is None:
+            return a.double() @ of.f(Ratio(here))
+        return 0.5 * (a.double() @ of.middle(Ratio(here))) + 0.5 * (b.double() @ of.middle(Ratio(there)))
+
+    def _change(self, log_ratio: Tensor) -> Tensor:
+        """What F counts at one point, differentiated in the log ratio there."""
+        of = GENERATORS[self.divergence]
+        return 0.5 * of.middle_change(Ratio(log_ratio)) if self._both else of.change(Ratio(log_ratio))
+
     @torch.no_grad()
-    def _at(self, x: Tensor, target: Cloud, weight: Tensor | None, want_v: bool) -> tuple[Tensor, Tensor]:
-        """The value, and the velocity where it is asked for, float64."""
-        h, of, compiled = self._width(target), GENERATORS[self.divergence], chosen(target.memo, x)
+    def _seen(self, x: Tensor, target: Cloud, weight: Tensor | None) -> "_Seen":
+        a, b = mass_of(x, weight), target.mass()
         x, y = near(x, target)
-        q, p = Bumps(x, mass_of(x, weight), h, compiled), Bumps(y, target.mass(), h, compiled)
-        a, b = q.a.double(), p.a.double()
-        if want_v:
-            (log_q, score_q), (log_p, score_p) = q(x), p(x)
-        else:
-            log_q, log_p = q.log(x), p.log(x)
-        here, at, c, log_at = Ratio(log_p - log_q), x, x, log_q
-        if self.points == "particles":
-            value, change = a @ of.f(here), of.change(here) if want_v else log_q
-            c = a * change
-        else:
+        q, p = self._bumps(x, a, target), self._bumps(y, b, target)
+        q_here, p_here = q(x), p(x)
+        here, there = p_here.log - q_here.log, None
+        c, points, log_q = a.double() * self._change(here), x, q_here.log
+        if self._both:
             log_y = q.log(y)
-            there = Ratio(own_log(target, p) - log_y)
-            value = 0.5 * (a @ of.middle(here) + b @ of.middle(there))
-            if want_v:
-                change = 0.5 * of.middle_change(here)
-                c = torch.cat((a * change, 0.5 * b * of.middle_change(there)))
-                at, log_at = torch.cat((x, y)), torch.cat((log_q, log_y))
-        if not want_v:
-            return value, value
-        return value, q.pull(c, log_at, at) - change[:, None] * (score_p - score_q)
+            there = own_log(target, p) - log_y
+            c, points = torch.cat((c, b.double() * self._change(there))), torch.cat((x, y))
+            log_q = torch.cat((q_here.log, log_y))
+        return _Seen(self._mean(here, a, there, b), q, p, q_here, p_here, c, points, log_q)
+
+    @torch.no_grad()
+    def _pull(self, at: Bumps, q: Density, p: Density, seen: "_Seen") -> Tensor:
+        """Velocity of bumps `at`, where the two densities are q and p."""
+        return at.pull(seen.c, seen.log_q, seen.points) - self._change(p.log - q.log)[:, None] * (p.score - q.score)
+
+
+class _Seen(NamedTuple):
+    """The clouds as densities, compared."""
+
+    value: Tensor  # ()
+    q: Bumps
+    p: Bumps
+    q_here: Density  # at the particles
+    p_here: Density
+    c: Tensor  # (K,) weight and change of every point of comparison
+    points: Tensor  # (K, D)
+    log_q: Tensor  # (K,) log density of the particles there
