@@ -93,7 +93,7 @@ def test_the_gradient_by_frequencies_is_autograd() -> None:
 
 def test_learned_frequencies_climb() -> None:
     x, a, target = clouds(60, 50, 2)
-    few, many = (Ncfd(draw="learned", frequencies=64, steps_up=k) for k in (1, 50))
+    few, many = (Ncfd(draw="learned", frequencies=1024, steps_up=k) for k in (1, 50))
     rise = [many(x, target, seeded(s), a).item() - few(x, target, seeded(s), a).item() for s in range(8)]
     assert sum(rise) / len(rise) > 0.003
 
@@ -116,9 +116,12 @@ def test_learned_frequencies_stay_below_one_over_the_bandwidth() -> None:
     assert spoken.abs().max() < 1
 
 
-def test_one_learned_frequency_is_refused_in_a_sentence() -> None:
-    with pytest.raises(ValueError, match="at least 2, got 1"):
-        Ncfd(draw="learned", frequencies=1)
+@pytest.mark.parametrize(("asked", "spoken"), [(1, 2), (512, 32)])
+def test_the_network_speaks_one_frequency_for_every_sixteen(asked: int, spoken: int) -> None:
+    x, a, target = clouds(7, 6, 2)
+    loss = Ncfd(draw="learned", frequencies=asked)
+    there = loss._there(target)
+    assert loss._heard(x - there.centre, a, there, seeded(0), None)[0].shape == (spoken, 2)
 
 
 def test_the_root_is_smooth_down_to_zero() -> None:

@@ -36,8 +36,9 @@ class Ncfd:
     "fresh" ones are drawn at every step, as released, "fixed" ones once. "learned" ones come from a network that
     climbs: noise through three layers (linear, batch normalisation, then leaky ReLU twice and tanh last), some Adam
     steps up F for every step down, beginning from a seeded network; a run carries the network on, a value asked for
-    alone starts it anew. The release repeats each learned frequency 16 times, which leaves the mean unchanged; here
-    each is counted once. tanh keeps them below 1 over the bandwidth, so that fine detail needs a small bandwidth.
+    alone starts it anew. As released, the network speaks one frequency for every 16 asked for (at least two); the
+    release then repeats each 16 times, which leaves the mean as it is, and here each is counted once. tanh keeps them
+    below 1 over the bandwidth, so that fine detail needs a small bandwidth.
 
     `normalise` puts every point on the unit sphere first, as the release does with features. It fails where all waves
     are weak: frequencies far above 1 / spread see only noise, and phases mean nothing there.
@@ -99,10 +100,6 @@ class Ncfd:
             when={"draw": ("fixed", "learned")},
         ),
     ] = 0
-
-    def __post_init__(self) -> None:
-        if self.draw == "learned" and self.frequencies < 2:
-            raise ValueError("Ncfd: learned frequencies are normalised as a batch and must be at least 2, got 1")
 
     @property
     def laws(self) -> frozenset[Law]:
@@ -200,7 +197,7 @@ class Ncfd:
         self, u: Tensor, weight: Tensor | None, there: "_There", rng: Generator, carry: "_Critic | None"
     ) -> tuple[Tensor, "_Critic"]:
         """What the network says after some steps up F; none where it last saw these very particles."""
-        noise = gaussian((self.steps_up + 1, self.frequencies, u.shape[1]), rng)
+        noise = gaussian((self.steps_up + 1, max(2, self.frequencies // 16), u.shape[1]), rng)
         critic = carry or _network(u.shape[1], self.frequency_seed)
         if critic.at is None or not torch.equal(critic.at, u):
             for some in noise[:-1]:
