@@ -5,7 +5,7 @@ import threading
 import time
 import tracemalloc
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -204,6 +204,30 @@ def test_large_frames_travel_in_small_chunks(stage):
     chunk = stage.chunk(0, 64)
     assert len(chunk) < 3_100_000
     assert wire.decode(chunk)[0]["count"] == 4
+
+
+def test_an_explosion_does_not_blur_the_frames_before_it(stage):
+    sizes = [1.0, 1.1, 0.9, 1e12, 1e30, float("inf"), 1.0]
+
+    def factory():
+        return SCENE, (
+            replace(make_frame(k), clouds={"particles": (make_frame(k).x * np.float32(size))})
+            for k, size in enumerate(sizes)
+        )
+
+    stage.load("a", factory)
+    stage.wait(len(sizes))
+    k = 0
+    while k < len(sizes):
+        header, arrays = wire.decode(stage.chunk(k, 64))
+        assert header["k0"] == k and header["count"] >= 1
+        back = wire.restore(arrays["x"], arrays["box"])
+        for i in range(header["count"]):
+            exact = make_frame(k + i).x * np.float32(sizes[k + i])
+            assert np.isfinite(back[i]).all() == np.isfinite(exact).all()
+            if np.isfinite(exact).all():
+                assert np.abs(back[i] - exact).max() < 1e-3 * np.abs(exact).max()
+        k += header["count"]
 
 
 def test_bytes_per_particle_and_step_stay_below_4_3(stage):

@@ -34,6 +34,7 @@ Factory = Callable[[], "tuple[Scene, Iterator[Frame]]"]
 IDLE_AHEAD = 12  # frames made ready while paused, so that Play and Step answer at once
 PLAY_AHEAD = 2.5  # seconds of frames made ready while playing
 CHUNK_BYTES = 3_000_000  # a chunk stays below this unless one frame alone is larger
+ALIKE = 16.0  # frames of one chunk differ in size by no more: its box has 16 bits
 ARROWS = 400  # at most so many arrows are sent
 
 
@@ -292,6 +293,7 @@ class Stage:
         most = min(max(most, 0), available - k0)
         frames = run.frames[k0 : k0 + min(most, 1)]
         frames += run.frames[k0 + 1 : k0 + min(most, _fitting(frames, x, arrows, speed))]
+        frames = frames[: _alike(frames)]
         header: dict[str, Any] = {
             "run": run.name,
             "gen": run.generation,
@@ -323,6 +325,21 @@ def _fitting(frames: "list[Frame]", x: bool, arrows: bool, speed: bool) -> int:
     n, dims = frames[0].clouds["particles"].shape
     size = x * 2 * n * dims + speed * 2 * n + arrows * 4 * min(n, ARROWS) * dims
     return max(1, CHUNK_BYTES // max(int(size), 1))
+
+
+def _alike(frames: "list[Frame]") -> int:
+    """How many frames share the box of one chunk well: in a box that holds an explosion, all before it is one point."""
+    reach = [_reach(frame.clouds["particles"]) for frame in frames]
+    unlike = (k for k, size in enumerate(reach) if not reach[0] / ALIKE <= size <= reach[0] * ALIKE)
+    return next(unlike, len(frames))
+
+
+def _reach(x: NDArray[Any]) -> float:
+    """The largest finite coordinate."""
+    largest = float(np.abs(x).max(initial=0.0))
+    if math.isfinite(largest):
+        return largest
+    return float(np.abs(x[np.isfinite(x)]).max(initial=0.0))
 
 
 def _scene_header(scene: "Scene") -> dict[str, Any]:
