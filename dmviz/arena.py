@@ -121,7 +121,10 @@ def lane_titles(arena: Arena) -> tuple[str, ...]:
 def _title(arena: Arena, mine: Any, part: str) -> str:
     kin = [other for lane in arena.lanes if type(other := getattr(lane, part)) is type(mine)]
     differ = [p.name for p in params_of(type(mine)) if len({getattr(other, p.name) for other in kin}) > 1]
-    return ", ".join([mine.title, *_changed(mine, differ)])
+    words = ", ".join(_changed(mine, differ))
+    if words and len(kin) > 1:  # what differs comes first, where a narrow lane still shows it
+        return f"{words} ({mine.title})"
+    return f"{mine.title}, {words}" if words else str(mine.title)
 
 
 # ---------------------------------------------------------------------------------------------------- links

@@ -248,7 +248,7 @@ def test_a_sweep_fills_the_lanes_with_one_parameters_values() -> None:
     assert swept.shared == arena.shared
     assert [lane.loss for lane in swept.lanes] == [Mmd(bandwidth=b, median=False) for b in (0.1, 0.5, 2.0)]
     assert {lane.flow for lane in swept.lanes} == {Euler(dt=0.3)}
-    assert lane_titles(swept) == tuple(f"Maximum mean discrepancy, bandwidth {b}" for b in (0.1, 0.5, 2.0))
+    assert lane_titles(swept) == tuple(f"bandwidth {b} (Maximum mean discrepancy)" for b in (0.1, 0.5, 2.0))
     assert all("dt 0.3" in lane.words for lane in swept.lanes)
     assert from_link(query(swept)) == swept
 
