@@ -103,11 +103,10 @@ def ours(
 
 
 def _carry(loss: Loss, x: Tensor, target: Cloud) -> Any:
-    """What a flow would bring along to x: the end of three steps that led about there."""
-    here = velocity_of(loss, x, target, seeded(0))
-    before, carry = x - STEP * here.v, here.carry
-    for _ in range(3):
-        carry = velocity_of(loss, before, target, seeded(0), None, carry).carry
+    """What a flow would bring along to x: the end of three steps that led straight there."""
+    v, carry = velocity_of(loss, x, target, seeded(0)).v, None
+    for left in (3, 2, 1):
+        carry = velocity_of(loss, x - left * STEP * v, target, seeded(0), None, carry).carry
     return carry
 
 

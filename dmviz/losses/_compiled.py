@@ -278,9 +278,12 @@ class Rows(NamedTuple):
 
     order: Tensor  # (N,) where each came from
     x: Tensor  # (N, D) in that order
-    middle: Tensor  # (B, D) of every `_near.ROWS` of them
+    middle: Tensor  # (B, D) of every `ROWS` of them
     radius: Tensor  # (B,) how far one of them is from it
 
+
+ROWS = 8
+"""Neighbours that look for near columns together."""
 
 NEAR_DIMS, NEAR_PAIRS = 3, 200_000
 """Dimensions up to which, and pairs from which, it pays to look for the near ones."""
@@ -292,8 +295,6 @@ _CUT = 20.0
 def rows_of(x: Tensor) -> Rows:
     """(N, D) float points in the order of a k-d tree, in blocks."""
     from scipy.spatial import cKDTree
-
-    from dmviz.losses._near import ROWS
 
     order = torch.from_numpy(cKDTree(x.numpy(), leafsize=ROWS, compact_nodes=False).indices.astype(np.int64))
     ordered = x[order]

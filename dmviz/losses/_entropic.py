@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dmviz.losses import _compiled
-from dmviz.losses._compiled import Rows, rows_of
+from dmviz.losses._compiled import NEAR_DIMS, Rows
 from dmviz.losses._pairs import DIRECT, differences, squares, sum_of_squares, tiles
 
 _FLOOR = -80.0  # exp is slow where it underflows; e^-80 of the largest term is nothing
@@ -42,9 +42,7 @@ class Problem(NamedTuple):
     @property
     def turned(self) -> "Problem":
         """The same problem seen from y."""
-        return self._replace(
-            x=self.y, y=self.x, log_a=self.log_b, log_b=self.log_a, rows=self.rows_y, rows_y=self.rows
-        )
+        return self._replace(x=self.y, y=self.x, log_a=self.log_b, log_b=self.log_a, rows=self.rows_y, rows_y=self.rows)
 
     def seen_from(self, x: Tensor) -> "Problem":
         """The same target seen from other points, which have no weight."""
@@ -86,7 +84,14 @@ def log_weight(b: Tensor) -> Tensor:
 
 @torch.no_grad()
 def softmin(
-    x: Tensor, y: Tensor, h: Tensor, eps: float, p: int, compiled: bool, want_grad: bool = False, rows: Rows | None = None
+    x: Tensor,
+    y: Tensor,
+    h: Tensor,
+    eps: float,
+    p: int,
+    compiled: bool,
+    want_grad: bool = False,
+    rows: Rows | None = None,
 ) -> Soft:
     """-eps log sum_j exp(h_j - C(x_i, y_j) / eps), with h_j = log b_j + g_j / eps (M,) in float64."""
     f = h.new_empty(len(x))
@@ -160,14 +165,18 @@ def soft(problem: Problem, g: Tensor, want_grad: bool = False, eps: float | None
     return softmin(problem.x, problem.y, h, eps, problem.p, problem.compiled, want_grad, problem.rows)
 
 
-def temperatures(problem: Problem, scaling: float = 0.7) -> list[float]:
-    """From the diameter down to the blur, each length `scaling` times the one before; the blur itself comes next."""
+NARROWER = 0.7
+"""Each blur of an annealing in lengths of the one before."""
+
+
+def temperatures(problem: Problem, narrower: float = NARROWER) -> list[float]:
+    """From the diameter down to the blur, each length `narrower` times the one before; the blur itself comes next."""
     low = torch.minimum(problem.x.amin(0), problem.y.amin(0))
     high = torch.maximum(problem.x.amax(0), problem.y.amax(0))
     length, lengths = float((high - low).double().norm()), []
     while length > problem.blur:
         lengths.append(length)
-        length *= scaling
+        length *= narrower
     return [length**problem.p for length in lengths]
 
 
@@ -302,26 +311,27 @@ def _newton_move(plan: Plan, a: Tensor, slope: Tensor, need: float, most: int = 
 
 def solve(problem: Problem, effort: Effort, g: Tensor | None = None, pairs: Pairs | None = None) -> Pair:
     """Potentials from those that a flow kept, or annealed: by Newton steps where the plan can be held, else sweeps."""
-    g = _annealed(problem) if g is None else g
-    return solve_newton(problem, effort, g) or solve_pair(problem, effort, g, pairs)
+    g, plan = (_annealed(problem), None) if g is None else _approached(problem, g)
+    return solve_newton(problem, effort, g, plan) or solve_pair(problem, effort, g, pairs)
 
 
-def solve_newton(problem: Problem, effort: Effort, g: Tensor) -> Pair | None:
+def solve_newton(problem: Problem, effort: Effort, g: Tensor, plan: Plan | None = None) -> Pair | None:
     """Potentials by Newton steps on the dual from a start, sweeps while that is far off; None where it does not fit.
 
     D has slope s = b - m in g and Hessian -(diag(m) - P^T diag(a) P) / eps, P the rows of the plan as shares: along
     eps u, with u from conjugate gradients, D gains eps s . u / 2. What a full step leaves is of third order, about
-    max |u| of that; where this is below `share` of the value, the last step's end is the answer.
+    max |u| of that; where this is below `share` of the value, the last step's end is the answer. `plan` is that of the
+    start, where it is known.
     """
     a, b, unit = problem.log_a.exp(), problem.log_b.exp(), torch.finfo(problem.x.dtype).eps
     enough = max(effort.tolerance, _reachable(problem))
     best, step, smallest, idle = -math.inf, torch.zeros_like(g), math.inf, 0
     backs, kept, drift = 0, Plan(g, g, g), math.inf
     for _ in range(effort.iterations):
-        plan = plan_of(problem, g + step)
-        if plan is None:
+        here, plan = plan or plan_of(problem, g + step), None
+        if here is None:
             return None
-        dual = float(a @ plan.f + b @ (g + step))
+        dual = float(a @ here.f + b @ (g + step))
         floor = 4.0 * unit * (abs(dual) + problem.eps)
         if not dual >= best - floor:
             idle, backs = idle + 1, backs + 1
@@ -329,15 +339,15 @@ def solve_newton(problem: Problem, effort: Effort, g: Tensor) -> Pair | None:
             if idle >= 50:
                 break
             continue
-        g, best, kept, backs = g + step, dual, plan, 0
-        slope = b - plan.m
+        g, best, kept, backs = g + step, dual, here, 0
+        slope = b - here.m
         drift = float(slope.abs().sum())
         if drift >= 0.5:
-            step = soft(problem.turned, plan.f).f - g
+            step = soft(problem.turned, here.f).f - g
             continue
         idle, smallest = (0, drift) if drift < 0.9 * smallest else (idle + 1, smallest)
         need = max(effort.share * (effort.known + dual), floor)
-        u, left = _newton_move(plan, a, slope - slope.sum() * b, 0.5 * need / problem.eps)
+        u, left = _newton_move(here, a, slope - slope.sum() * b, 0.5 * need / problem.eps)
         gap, far = 0.5 * problem.eps * float(slope @ u), float(u.abs().max())
         step = problem.eps * u * min(1.0, 4.0 / max(far, 1e-300))
         arrived = gap * min(far, 1.0) <= need and (drift <= enough or far <= enough)
@@ -404,19 +414,50 @@ def _annealed(problem: Problem) -> Tensor:
     heaps, wide = _heaps(problem, blurs)
     f = torch.zeros(len(heaps.x), dtype=torch.float64, device=problem.x.device)
     g = torch.zeros(len(heaps.y), dtype=torch.float64, device=problem.x.device)
-    step = 1.0
-    for k, eps in enumerate(blurs):
-        if k == wide and k > 0:
-            f, g = _lifted(problem, heaps, f, g, blurs[k - 1])
-        now = problem if k >= wide else heaps
-        g = g + step * (soft(now.turned, f, eps=eps).f - g)
-        f = f + step * (soft(now, g, eps=eps).f - f)
-        step = 1.5
-    return _lifted(problem, heaps, f, g, blurs[-1])[1] if 0 < wide == len(blurs) else g
+    if wide:
+        f, g = _lowered(heaps, blurs[:wide], f, g, 1.0)
+        f, g = _lifted(problem, heaps, f, g, blurs[wide - 1])
+    return _lowered(problem, blurs[wide:], f, g, 1.5 if wide else 1.0)[1]
 
+
+def _lowered(problem: Problem, blurs: list[float], f: Tensor, g: Tensor, step: float) -> tuple[Tensor, Tensor]:
+    """Potentials taken through one temperature after another: a sweep each, and short Newton steps on a plane."""
+    for eps in blurs:
+        now = problem._replace(blur=eps ** (1.0 / problem.p))
+        g = g + step * (soft(now.turned, f).f - g)
+        if problem.x.shape[1] <= NEAR_DIMS:
+            pair = solve_newton(now, ROUGH, g)
+            g = g if pair is None else pair.g
+        f = f + step * (soft(now, g).f - f)
+        step = 1.5
+    return f, g
+
+
+ROUGH = Effort(0.3, 4, 1.0, 0.0)
+"""How far the potentials of one blur are brought before the next narrower one: a few short Newton steps."""
 
 HEAP = 8
 """Points that a wide blur takes as one, as they follow each other in the order of a k-d tree."""
+
+
+FAR = 0.2
+"""Share of mass in the wrong place from which a kept potential is brought near at wider blurs first."""
+
+
+def _approached(problem: Problem, g: Tensor) -> tuple[Tensor, Plan | None]:
+    """A kept potential and its plan; one that is far off is brought near at wider blurs, or annealed if none helps."""
+    first, b = plan_of(problem, g), problem.log_b.exp()
+    plan, above = first, 0
+    while plan is not None and float((b - plan.m).abs().sum()) > FAR:
+        above += 2
+        if above > 6:
+            return _annealed(problem), None
+        plan = plan_of(problem._replace(blur=problem.blur / NARROWER**above), g)
+    if above == 0:
+        return g, first
+    blurs = [(problem.blur / NARROWER**k) ** problem.p for k in range(above, 0, -1)]
+    f = soft(problem, g, eps=blurs[0]).f
+    return _lowered(problem, blurs, f, g, 1.0)[1], None
 
 
 def _heaps(problem: Problem, blurs: list[float]) -> tuple[Problem, int]:

@@ -16,9 +16,8 @@ import math
 import numpy as np
 from numba import njit
 
+from dmviz.losses._compiled import ROWS
 from dmviz.losses._fused import _OPTIONS, TILE, _exp, _inverse_root, _largest
-
-ROWS = 8
 
 
 @njit(**_OPTIONS)

@@ -106,7 +106,8 @@ class Sinkhorn:
     entries; in float32 those above e^-17 of their row's largest), else accelerated sweeps. Both stop when the marginals
     are off by at most `tolerance` and the transport's dual, a lower bound, is expected to rise by at most a hundredth
     of `tolerance` times the value; or after `iterations`. Two clouds of at most 40,000 pairs are solved to rounding
-    error. In a flow the potentials of the last step are carried on, and each step is solved by the same measure in at
+    error. On a plane or in space a row looks only at columns that can matter to it, and wide blurs see heaps of eight
+    points. In a flow the potentials of the last step are carried on, and each step is solved by the same measure in at
     most `warm` iterations; where the particles jumped, from cold again. It fails where the blur is far below the
     spacing of the points: then it takes very many iterations, the value may stay below the true one, and it behaves
     like exact transport.
@@ -251,7 +252,7 @@ class Sinkhorn:
         if _is_small(x, y):
             x, y = x.double(), y.double()
         whole = Problem(x, y, log_a, log_b, self.p, self.blur, compiled)
-        if not compiled or x.shape[1] > NEAR_DIMS or len(x) * len(y) < NEAR_PAIRS:
+        if x.device.type != "cpu" or x.shape[1] > NEAR_DIMS or len(x) * len(y) < NEAR_PAIRS:
             return whole
         rows = rows_of(x) if rows is None else rows
         return whole._replace(rows=rows, rows_y=rows if y is x else rows_of(y))
