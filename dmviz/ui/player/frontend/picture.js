@@ -230,6 +230,7 @@ export class Picture {
       this.found = -1;
       return; // an untouched canvas costs nothing
     }
+    if (used !== this.topUsed) this.layers.top.style.display = used ? "" : "none"; // a hidden layer is not blended
     this.topUsed = used;
     const context = this.layers.top.getContext("2d");
     context.clearRect(0, 0, this.w, this.h);
