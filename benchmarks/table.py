@@ -1,18 +1,21 @@
-"""`python -m benchmarks.table`: the results as tables, into README.md between its two marks."""
+"""`python -m benchmarks.table`: the results as tables, into README.md between its marks."""
 
 import argparse
 import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from benchmarks import every as sizes_of
 from benchmarks._measure import RESULTS
 from benchmarks.goals import COARSE, COLD, EAGER, FLOW, verdicts
 from dmviz.catalog import entry_class, menu
+from dmviz.laws import Family
 
 Record = Mapping[str, Any]
 START, END = "<!-- benchmarks:start -->", "<!-- benchmarks:end -->"
+EVERY_START, EVERY_END = "<!-- every:start -->", "<!-- every:end -->"
 PEERS = (
     "POT",
     "GeomLoss",
@@ -138,6 +141,32 @@ def live(record: Record) -> list[str]:
     return [*rows, "", machine_words(record)]
 
 
+def every(record: Record, n: int = 2_000, d: int = 2) -> list[str]:
+    """Median CPU milliseconds of a velocity of every loss, a row a family, the quickest first."""
+    found: dict[str, list[tuple[float, str]]] = {family: [] for family in get_args(Family)}
+    missing = []
+    for case in record["cases"]:
+        cls = entry_class("losses", case["loss"]) if case["loss"] in menu("losses") else None
+        if cls is None or case["n"] != n or case["d"] not in (d, *sizes_of.dims_for(cls, [d])):
+            continue
+        if sizes_of.COLD not in case:
+            missing.append(f"{cls.title} ({case['skipped'].split(':')[0]})")
+            continue
+        way = case.get(sizes_of.FLOW, case[sizes_of.COLD])
+        ms, there = way["cpu_ms"]["median"], "" if case["d"] == d else f" ({case['d']}-D)"
+        found[cls.family].append((ms, f"{cls.title}{there} {ms:,.3g}"))
+    rows = [f"Every loss with its defaults: median CPU milliseconds of one velocity at n = m = {n:,}, d = {d}, one "
+            "torch thread, as in a flow (target prepared, the step before remembered); those that only judge by their "
+            "value.", "", "| family | losses, the quickest first |", "|---|---|"]  # fmt: skip
+    rows += [
+        f"| {family} | {', '.join(words for _, words in sorted(pairs))} |" for family, pairs in found.items() if pairs
+    ]
+    if missing:
+        rows += ["", f"Not measured at this size: {', '.join(sorted(missing))}."]
+    return [*rows, "", f"{machine_words(record)} All sizes to 100,000, 64 dimensions, memory and slopes: page "
+            "*Benchmarks*, or `benchmarks/results/every.json`."]  # fmt: skip
+
+
 PARTS = {"losses": losses, "memory": memory, "directions": directions, "live": live}
 
 
@@ -151,12 +180,20 @@ def tables(folder: Path = RESULTS) -> str:
     return "\n\n".join(parts)
 
 
-def placed(page: str, text: str) -> str:
+def placed(page: str, text: str, start: str = START, end: str = END) -> str:
     """`page` with `text` between the marks. Raises ValueError where it has none."""
-    if START not in page or END not in page:
-        raise ValueError(f"the page must hold {START} and {END}")
-    before, rest = page.split(START, 1)
-    return f"{before}{START}\n{text}\n{END}{rest.split(END, 1)[1]}"
+    if start not in page or end not in page:
+        raise ValueError(f"the page must hold {start} and {end}")
+    before, rest = page.split(start, 1)
+    return f"{before}{start}\n{text}\n{end}{rest.split(end, 1)[1]}"
+
+
+def with_results(page: str, folder: Path = RESULTS) -> str:
+    """The page with all tables that there are results for."""
+    path = folder / "every.json"
+    if path.exists():
+        page = placed(page, "\n".join(every(json.loads(path.read_text()))), EVERY_START, EVERY_END)
+    return placed(page, tables(folder))
 
 
 def main(words: list[str] | None = None) -> None:
@@ -167,7 +204,7 @@ def main(words: list[str] | None = None) -> None:
     if choice.print:
         print(tables())
         return
-    choice.readme.write_text(placed(choice.readme.read_text(), tables()))
+    choice.readme.write_text(with_results(choice.readme.read_text()))
 
 
 if __name__ == "__main__":

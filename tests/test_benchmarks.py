@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import _peers as peers
-from benchmarks import directions, live, losses, table
+from benchmarks import directions, every, live, losses, table
 from benchmarks._measure import interleaved, peak_growth, relative_error
 from benchmarks.goals import GOALS, verdicts
 from dmviz.catalog import entry_class, menu
@@ -160,6 +160,84 @@ def test_tables_go_between_the_marks_and_can_be_replaced() -> None:
     assert once == f"before\n{table.START}\n| new |\n{table.END}\nafter\n" == table.placed(once, "| new |")
     with pytest.raises(ValueError, match="must hold"):
         table.placed("no marks", "")
+
+
+def test_tables_of_every_loss_have_marks_of_their_own(tmp_path: Path) -> None:
+    page = f"a {table.START} old {table.END} b {table.EVERY_START} old {table.EVERY_END} c"
+    record = {
+        "machine": losses.machine(),
+        "cases": [timed_case("mmd", 2_000, 2, 6.5), timed_case("ksd", 2_000, 64, 9.0)],
+    }
+    losses.save(record, tmp_path / "every.json")
+    found = table.with_results(page, tmp_path)
+    assert "| kernels | Maximum mean discrepancy 6.5 |" in found
+    assert "Stein" not in found and found.startswith("a ") and found.endswith(" c")
+
+
+def timed_case(name: str, n: int, d: int, ms: float, peak_mb: float = 1.0) -> dict[str, object]:
+    times = {"cpu_ms": {"min": ms, "median": ms}, "wall_ms": {"min": ms, "median": ms}, "repeats": 3, "first_s": 0.01}
+    return {"loss": name, "n": n, "d": d, "of": "velocity", "skipped": "", every.COLD: times | {"peak_mb": peak_mb}}
+
+
+@pytest.mark.slow
+def test_any_loss_is_measured_at_all_sizes_or_says_why_not(tmp_path: Path) -> None:
+    out, contests = tmp_path / "every.json", tmp_path / "losses.json"
+    peer = {"ours": False, "skipped": "", "cpu_ms": {"min": 1.0, "median": 1.0}, "gradient_error": 1e-6, "peak_mb": 1.0}
+    contest = {"loss": "energy_distance", "n": 40, "d": 2, "methods": {"POT": peer}, "ratios": {}}
+    losses.save({"machine": losses.machine(), "cases": [contest]}, contests)
+    words = "--only energy_distance gromov_wasserstein --sizes 40 501 --dims 2 --budget 60 --repeat 0.05"
+    every.main([*words.split(), "--contests", str(contests), "--out", str(out)])
+    record = json.loads(out.read_text())
+    cases = {(case["loss"], case["n"]): case for case in record["cases"]}
+    assert set(cases) == {(name, n) for name in ("energy_distance", "gromov_wasserstein") for n in (40, 501)}
+    way = cases["energy_distance", 501][every.COLD]
+    assert 0 < way["cpu_ms"]["min"] <= way["cpu_ms"]["median"] and way["peak_mb"] >= 0
+    assert cases["energy_distance", 40][every.FLOW]["repeats"] >= 1
+    assert cases["energy_distance", 40]["contest"]["methods"]["POT"]["gradient_error"] == 1e-6
+    assert cases["gromov_wasserstein", 501]["skipped"].startswith("refused: Gromov-Wasserstein: at most 500 points")
+    assert [(s["loss"], s["sizes"]) for s in record["slopes"]] == [("energy_distance", [40, 501])]
+
+
+def test_every_loss_finds_its_dimensions_and_a_target_that_it_can_read() -> None:
+    for name in menu("losses"):
+        loss = entry_class("losses", name)()
+        assert every.dims_for(loss, [2, 64]) in ([2, 64], [1], [2], [64])
+    _, target = every.problem(50, 2)
+    z = target.x[:5].double().requires_grad_(True)
+    (slope,) = torch.autograd.grad(target.log_prob(z).sum(), z)
+    same(target.score(z), slope)
+    grid = torch.cartesian_prod(torch.linspace(-4, 5, 300), torch.linspace(-4, 4, 300)).double()
+    assert target.log_prob(grid).exp().mean() * 72 == pytest.approx(1.0, abs=0.01)  # it sums to 1 over 9 x 8
+
+
+def test_what_would_not_fit_is_foreseen_from_smaller_sizes() -> None:
+    bounds = every.Bounds(call_s=2.0)
+    smaller = [timed_case("mmd", n, 2, ms) for n, ms in ((500, 10.0), (2_000, 160.0))]
+    assert every.refusal(10_000, smaller, bounds, 60.0) == "too slow: about 4 s a call, the bound is 2 s"
+    assert every.refusal(10_000, smaller, every.Bounds(), 3.0) == "no time left: about 4 s a call"
+    assert not every.refusal(10_000, smaller, every.Bounds(), 60.0)
+    heavy = [timed_case("mmd", n, 2, 1.0, mb) for n, mb in ((500, 1e3), (2_000, 16e3))]
+    assert every.refusal(100_000, heavy, bounds, 60.0).startswith("too much memory")
+    slow = every.left_out("mmd", 2_000, 2, "too slow: about 9 s a call")
+    assert every.refusal(10_000, [slow], bounds, 60.0) == slow["skipped"]
+    assert every.refusal(500, [], bounds, 0.0) == "no time left"
+
+
+def test_the_slope_is_the_exponent_of_n_from_2000_points_on() -> None:
+    cases = [timed_case("mmd", n, 2, 5.0 if n == 500 else 1e-6 * n**1.5) for n in (500, 2_000, 10_000)]
+    assert every.slopes(cases) == [{"loss": "mmd", "d": 2, "slope": 1.5, "sizes": [2_000, 10_000]}]
+
+
+def test_a_process_without_an_answer_is_stopped_and_one_can_be_called_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(every, "STARTING_S", 0.3)
+    (case,) = every.in_own_process("mmd", [(50, 2)], every.Bounds())
+    assert case["skipped"].startswith("stopped: no answer") and every.refusal(90, [case], every.Bounds(), 9.0)
+
+    def call_off() -> None:
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        next(every.in_own_process("mmd", [(50, 2)], every.Bounds(), tick=call_off))
 
 
 def test_default_directions_have_a_fifth_of_the_error_of_random_ones_in_2d() -> None:
