@@ -102,3 +102,13 @@ def test_a_solve_on_near_pairs_is_the_solve_on_all(monkeypatch: pytest.MonkeyPat
     whole = velocity_of(loss, x, target, seeded(0), log_a.exp().float())
     assert float(near.value) == pytest.approx(float(whole.value), rel=1e-5)
     assert float((near.v - whole.v).norm()) <= 2e-3 * float(whole.v.norm())
+
+
+def test_plans_in_high_dimension_come_from_products_and_are_the_same() -> None:
+    x, y, log_a, log_b = clouds(300, 270, 20, torch.float32)
+    h, a = torch.randn(270, generator=seeded(3)), log_a.exp()
+    found = [_compiled.plan(x, y, h, a, 0.5, 2, 10**6, direct) for direct in (True, False)]
+    assert found[0] is not None and found[1] is not None
+    for one, other in zip(found[0][:3], found[1][:3], strict=True):
+        assert torch.allclose(one, other, rtol=1e-5, atol=1e-6)
+    assert int(found[0][3][0][-1]) == pytest.approx(int(found[1][3][0][-1]), rel=1e-3)

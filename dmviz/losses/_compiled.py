@@ -365,7 +365,15 @@ def softmin_parts(
 
 
 def plan(
-    x: Tensor, y: Tensor, h: Tensor, a: Tensor, eps: float, p: int, most: int, rows: Rows | None = None
+    x: Tensor,
+    y: Tensor,
+    h: Tensor,
+    a: Tensor,
+    eps: float,
+    p: int,
+    most: int,
+    direct: bool = True,
+    rows: Rows | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor, Tensor]] | None:
     """Largest exponent, sum over it, marginal on y, and rows of the plan, where they fit (see `_fused.plan_rows`).
 
@@ -385,10 +393,30 @@ def plan(
         fits = _near.near_plan(*(t.numpy() for t in given), scale, p, cut, *(t.numpy() for t in out))
         peak, total = (torch.empty_like(t).index_copy_(0, rows.order, t) for t in (peak, total))
         return (peak, total, m, (start, column, share)) if fits else None
+    if p == 2 and not direct:
+        fits = _plan_of_products(x, y, h, a, scale, cut, (peak, total, m, start, column, share))
+        return (peak, total, m, (start, column, share)) if fits else None
     fits = _fused.plan_rows(
         *(t.numpy() for t in (x, y, h, a)), scale, p, cut, *(t.numpy() for t in (peak, total, m, start, column, share))
     )
     return (peak, total, m, (start, column, share)) if fits else None
+
+
+def _plan_of_products(
+    x: Tensor, y: Tensor, h: Tensor, a: Tensor, scale: Any, cut: Any, out: tuple[Tensor, ...]
+) -> bool:
+    """In high dimension distances come from matrix products, some rows at a time; False where the plan does not fit."""
+    from dmviz.losses import _near
+
+    x2, y2, filled, arrays = x.square().sum(1), y.square().sum(0), 0, [t.numpy() for t in out]
+    arrays[3][0] = 0
+    for i in range(0, len(x), PANEL[0]):
+        rows = slice(i, i + PANEL[0])
+        given = [t.numpy() for t in (x[rows] @ y, x2[rows], y2, h, a)]
+        filled = _near.plan_panel(*given, scale, cut, i, filled, *arrays)
+        if filled < 0:
+            return False
+    return True
 
 
 def newton_step(

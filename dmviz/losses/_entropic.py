@@ -271,7 +271,9 @@ def plan_of(problem: Problem, g: Tensor) -> Plan | None:
     top = h.max()
     h = (h - top).to(problem.x.dtype)
     if problem.compiled:
-        found = _compiled.plan(problem.x, problem.y, h, a, problem.eps, problem.p, STORED, problem.rows)
+        found = _compiled.plan(
+            problem.x, problem.y, h, a, problem.eps, problem.p, STORED, problem.x.shape[1] <= DIRECT, problem.rows
+        )
         if found is None:
             return None
         peak, total, m, rows = found

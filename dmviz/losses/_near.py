@@ -155,6 +155,35 @@ def near_plan(x, middle, radius, y, h, a, scale, p, cut, peak, total, m, start, 
     return True
 
 
+@njit(**{**_OPTIONS, "fastmath": True})
+def plan_panel(g, x2, y2, h, a, scale, cut, i0, filled, peak, total, m, start, column, share):
+    """As `_fused.plan_rows` for p = 2 and the rows from i0 whose products x . y^T are g (B, M); -1 where it is full."""
+    count, two, one = g.shape[1], g.dtype.type(2), g.dtype.type(1)
+    for r in range(g.shape[0]):
+        z, here, i = g[r], x2[r], i0 + r
+        for j in range(count):
+            z[j] = h[j] - scale * max(here + y2[j] - two * z[j], g.dtype.type(0))
+        highest = _largest(z, count)
+        if filled + count > len(column):
+            return -1
+        begin, low = filled, highest - cut
+        for j in range(count):
+            column[filled] = j
+            share[filled] = z[j]
+            filled += z[j] > low
+        mass = g.dtype.type(0)
+        for j in range(begin, filled):
+            e = _exp(share[j] - highest)
+            share[j] = e
+            mass += e
+        whole = one / mass
+        for j in range(begin, filled):
+            share[j] *= whole
+            m[column[j]] += a[i] * share[j]
+        peak[i], total[i], start[i + 1] = highest, mass, filled
+    return filled
+
+
 def compile_all() -> None:
     """Run each function once in both precisions: compiled now, or loaded from the cache on disk."""
     for dtype in (np.float32, np.float64):
@@ -164,3 +193,4 @@ def compile_all() -> None:
         near_softmin(*blocks, y, one, one[0], 2, one[0], 0, 1, s.copy(), s.copy(), np.zeros((2, 2)), True)
         start, column, share = np.zeros(3, np.int64), np.zeros(99, np.int32), np.zeros(99, dtype)
         near_plan(*blocks, y, one, s, one[0], 2, one[0], s.copy(), s.copy(), s.copy(), start, column, share)
+        plan_panel(x @ y, one, one, one, s, one[0], one[0], 0, 0, s.copy(), s.copy(), s.copy(), start, column, share)
