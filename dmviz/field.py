@@ -17,6 +17,11 @@ def drives(loss: Loss | type[Loss]) -> bool:
     return bool(getattr(loss, "drives", True))
 
 
+def steady(loss: Loss) -> bool:
+    """Whether it is the same number each time it is asked, and its velocity is that number's slope."""
+    return "deterministic" in loss.laws and bool(getattr(loss, "descends", True))
+
+
 def dims_of(loss: Loss | type[Loss]) -> tuple[int, int | None]:
     """Least and most dimensions that it can be asked in."""
     least, most = getattr(loss, "dims", (1, None))

@@ -110,7 +110,9 @@ class Info:
 class Flow(Entry, Protocol):
     """How particles answer a loss or a score."""
 
-    needs: ClassVar[Literal["loss", "probe", "score"]]  # what drives it
+    needs: ClassVar[Literal["loss", "probe", "score", "samples"]]  # what drives it; the last two only watch the loss
+    # Optional: steady = True   it compares the loss at past steps, so that the loss must not be drawn anew each time
+    #   begins(x, field, rng) -> (N, D)   where a run starts instead of the source;   unfit(target) -> why not, or ""
 
     def init(self, x: Tensor, field: Field, rng: Generator) -> State: ...
     def step(self, state: Any, field: Field, rng: Generator) -> tuple[State, Info]: ...

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dmviz.catalog import entry_class, menu, name_of, place_of
 from dmviz.cloud import Cloud, seeded
-from dmviz.field import AimedField, aim, dims_of, drives
+from dmviz.field import AimedField, aim, dims_of, drives, steady
 from dmviz.params import Help, Param, Range, params_of, settings
 from dmviz.protocols import Dataset, Fitted, Flow, Loss, Projection, Shape, State
 
@@ -71,7 +71,7 @@ class Setup:
             part = getattr(self, name)
             if not getattr(type(part), "__is_entry__", False) or place_of(part)[0] not in folders:
                 raise ValueError(f"Setup: {name} must be an entry from {' or '.join(folders)}, got {part!r}")
-        if self.flow.needs != "score" and not drives(self.loss):
+        if follows(self.flow) and not drives(self.loss):
             raise ValueError(
                 f"{self.loss.title} only judges: it has no gradient that particles could follow. Name it among the "
                 "referees, and pick another loss to flow under"
@@ -81,6 +81,11 @@ class Setup:
             raise ValueError(
                 f"{self.flow.title} asks for the pull at places where no particle is, and {self.loss.title} has none "
                 f"to offer. Pick one of {', '.join(able)}"
+            )
+        if getattr(self.flow, "steady", False) and not steady(self.loss):
+            raise ValueError(
+                f"{self.flow.title} compares past steps, and {self.loss.title}, as it is set, is drawn anew at each or "
+                "moves particles otherwise than downhill. Fix its draw where it has that choice, or pick another flow"
             )
         self.referee_names()
 
@@ -94,6 +99,11 @@ class Setup:
     def referee_names(self) -> tuple[str, ...]:
         """Losses that judge the run; never the one that the flow minimises."""
         return tuple(n for n in self.judges() if n != name_of(self.loss))
+
+
+def follows(flow: Flow) -> bool:
+    """Whether a flow asks the loss; one that is driven by the target alone only has it watched."""
+    return flow.needs in ("loss", "probe")
 
 
 def setup_params() -> tuple[Param, ...]:
@@ -305,7 +315,9 @@ def start(setup: Setup, judges: tuple[str, ...] | None = None) -> Start:
         referees={name: f.loss.title for name, f in referees.items()},
     )  # fmt: skip
     pull = aim(setup.loss, target, source.weight, setup.hold, setup.radius)
-    return Start(setup, source.x, pull, referees, look, scene)
+    begins = getattr(setup.flow, "begins", None)
+    x = source.x if begins is None else begins(source.x, pull, seeded(setup.seed, 7))
+    return Start(setup, x, pull, referees, look, scene)
 
 
 def scene_of(setup: Setup) -> Scene:
@@ -333,6 +345,8 @@ def _check_fit(setup: Setup, source: Cloud, target: Cloud) -> None:
             f"{wants[0].title} needs the score of its target, and {setup.target.title} has only samples. "
             "Pick a shape with a known density, such as a Gaussian mixture."
         )
+    if reason := getattr(setup.flow, "unfit", lambda _: "")(target):
+        raise ValueError(f"{setup.flow.title} {reason}")
 
 
 def _unfit(loss: Loss, dim: int) -> str:
@@ -473,7 +487,7 @@ def _frame(begun: Start, state: State, step: int, time: float, note: str) -> Fra
 
 def _metrics(begun: Start, state: State, step: int) -> dict[str, float]:
     setup = begun.setup
-    value = state.value if setup.flow.needs != "score" else begun.field.value(state.x, seeded(setup.seed, 5, step))
+    value = state.value if follows(setup.flow) else begun.field.value(state.x, seeded(setup.seed, 5, step))
     found = {"loss": float(value)}
     if step % (setup.referee_every * setup.steps_per_frame) == 0:
         for name, judge in begun.referees.items():
@@ -511,7 +525,9 @@ def _trouble(begun: Start, frame: Frame) -> str:
 
 def _for(begun: Start) -> str:
     setup = begun.setup
-    return f"for {setup.loss.title}" if setup.flow.needs != "score" else f"for the density of {setup.target.title}"
+    if follows(setup.flow):
+        return f"for {setup.loss.title}"
+    return f"for {'the density of ' if setup.flow.needs == 'score' else ''}{setup.target.title}"
 
 
 def _cause(begun: Start, step: int) -> str:

@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from dmviz.cloud import mass_of
+from dmviz.field import steady
 from dmviz.protocols import Field, Info, Velocity
 
 SMALLEST = 2.0**-12  # of the step size asked for
@@ -90,5 +91,4 @@ def slack_of(field: Field) -> float:
     """No rise at all where the loss is the same number each time it is asked; half of itself where it is drawn, and
     where its velocity is not the slope of its value.
     """
-    loss = field.loss  # type: ignore[attr-defined]
-    return 0.0 if "deterministic" in loss.laws and getattr(loss, "descends", True) else 0.5
+    return 0.0 if steady(field.loss) else 0.5  # type: ignore[attr-defined]

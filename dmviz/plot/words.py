@@ -75,10 +75,10 @@ def takeaway(run: Run) -> str:
     said = [_moved(run, "loss", when)]
     judges = [name for name in run.metrics if name != "loss"]
     if judges:
-        follows = run.setup.flow.needs != "score"
         said.append(_moved(run, judges[0], ""))
+        leader = {"score": "the score", "samples": "the target itself"}.get(run.setup.flow.needs)
         said.append(
-            "It is not what the flow minimises." if follows else "The flow minimises neither: it follows the score."
+            f"The flow minimises neither: it follows {leader}." if leader else "It is not what the flow minimises."
         )
     if run.ended:
         said.append(run.ended)
