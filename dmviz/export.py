@@ -220,7 +220,8 @@ def script(run: Run, k: int = -1) -> str:
     parts = [getattr(setup, f.name) for f in fields(setup) if f.metadata.get("part")]
     imports = sorted({f"from {type(part).__module__} import {type(part).__name__}" for part in parts})
     title = f"{setup.source.title} to {setup.target.title}: {setup.loss.title}, {setup.flow.title}, {frame.step} steps"
-    metrics = {name: Number(value) for name, value in frame.metrics.items()}
+    own = {"loss", *setup.referee_names()}  # a race may have asked more judges than the setup alone does
+    metrics = {name: Number(value) for name, value in frame.metrics.items() if name in own}
     place = [Number(v) for v in frame.x[0].tolist()]
     return _SCRIPT.format(
         note=_UPLOADED if any(getattr(part, "path", "").startswith("upload:") for part in parts) else "",

@@ -9,6 +9,7 @@ from streamlit.testing.v1 import AppTest
 
 from dmviz import arena_export
 from dmviz.arena import Arena, Lane, from_link, query, race, setups, sweep, sweep_values
+from dmviz.export import export
 from dmviz.losses.energy_distance import EnergyDistance
 from dmviz.losses.mmd import Mmd
 from dmviz.run import Setup
@@ -158,6 +159,21 @@ def test_panels_open(panel: str) -> None:
         assert stage.wait(3, 60.0)
     app.segmented_control(key="w.arena.more").set_value(panel).run()
     assert not app.exception
+
+
+def test_one_lane_alone_has_the_files_of_a_flow() -> None:
+    app = arena(f"{QUICK}&lane1.loss=sliced_wasserstein&lane2.loss=mmd")
+    for stage in stages(app):
+        assert stage.wait(3, 60.0)
+    app.segmented_control(key="w.arena.more").set_value("Export").run()
+    assert not [b for b in app.get("download_button") if b.proto.id.endswith("export.svg")]
+    app.segmented_control(key="w.arena.files").set_value("Lane 1").run()
+    assert not app.exception
+    assert [b for b in app.get("download_button") if b.proto.id.endswith("-export.svg")]
+    lap = arena_page.laps(shown(app), stages(app))[0]
+    assert "sliced_wasserstein" in lap.frames[0].metrics  # it judges every lane, also the one that minimises it
+    code = export("script", lap, 0).decode()
+    assert "'loss':" in code and "'sliced_wasserstein':" not in code
 
 
 def test_what_is_exported_is_what_was_computed() -> None:

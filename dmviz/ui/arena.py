@@ -11,7 +11,7 @@ from dmviz.catalog import entry_class
 from dmviz.params import params_of, to_text
 from dmviz.plot import theme
 from dmviz.run import PARTS, Setup, machine
-from dmviz.ui import arena_session, menu, session
+from dmviz.ui import arena_session, exporting, menu, session
 from dmviz.ui.arena_session import PLACE, lane_place
 from dmviz.ui.stage import Stage
 
@@ -22,6 +22,7 @@ GROUPS = {
     "To run or open again": ("script", "session"),
 }
 OPENED = "dmviz.arena.opened"
+ALL = "All lanes"
 
 
 # ---------------------------------------------------------------------------------------------------- choices
@@ -123,6 +124,17 @@ def title(arena: Arena) -> str:
 
 
 def export_panel(arena: Arena, stages: list[Stage]) -> None:
+    """Files of all lanes together, or of one, with its figures and film."""
+    whose = [ALL, *(f"Lane {i + 1}" for i in range(len(stages)))]
+    picked = st.segmented_control("Files of", whose, key=session.widget("arena", "files", default=ALL), required=True)
+    at = whose.index(picked) if picked in whose else 0
+    if at:
+        exporting.panel(setups(arena)[at - 1], stages[at - 1])
+    else:
+        _all_lanes(arena, stages)
+
+
+def _all_lanes(arena: Arena, stages: list[Stage]) -> None:
     """Download buttons for the frames computed so far; nothing is made before it is asked for."""
     if any(stage.scene is None or not stage.available for stage in stages):
         st.caption("Nothing to export yet: the first frames are being computed.")
