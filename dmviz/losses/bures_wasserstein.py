@@ -88,11 +88,11 @@ class Moments(NamedTuple):
 
 
 class Rooted(NamedTuple):
-    """Moments of a target, with the symmetric root of the covariance."""
+    """Moments of a target, with a root of the covariance."""
 
     mean: Tensor  # (D,)
     trace: Tensor  # ()
-    root: Tensor  # (D, D)
+    root: Tensor  # (D, D) some R with R R^T the covariance
     dtype: torch.dtype
 
 
@@ -107,10 +107,14 @@ class Gap(NamedTuple):
 def moments(x: Tensor, weight: Tensor | None) -> Moments:
     """Weighted mean and covariance of (N, D) points, divided by their number."""
     wide = accurate(x)
-    mean = x.mean(0, dtype=wide) if weight is None else weight.to(wide) @ x.to(wide)
-    near = mean.detach().to(x.dtype)
-    z, rest = x - near, mean - near
-    return Moments(mean, _second_moment(z, weight) - torch.outer(rest, rest), z, rest)
+    near = _mean(x.detach(), weight)
+    z = x - near
+    rest = _mean(z, weight).to(wide)  # near the origin a mean in the points' own precision is as good as they are
+    return Moments(near.to(wide) + rest, _second_moment(z, weight) - torch.outer(rest, rest), z, rest)
+
+
+def _mean(x: Tensor, weight: Tensor | None) -> Tensor:
+    return x.mean(0) if weight is None else weight.to(x.dtype) @ x
 
 
 def _second_moment(z: Tensor, weight: Tensor | None) -> Tensor:
@@ -130,13 +134,23 @@ def _second_moment(z: Tensor, weight: Tensor | None) -> Tensor:
 def rooted(target: Cloud) -> Rooted:
     """The target's part of `gap_between`."""
     mean, covariance, *_ = moments(target.x.detach(), target.weight)
-    value, vector = _eigen(covariance)
-    return Rooted(mean, covariance.diagonal().sum(), (vector * value.clamp_min(0.0).sqrt()) @ vector.T, target.x.dtype)
+    return Rooted(mean, covariance.diagonal().sum(), _root(covariance), target.x.dtype)
+
+
+def _root(covariance: Tensor) -> Tensor:
+    """R with R R^T = S: triangular, which costs little, and from the eigenvectors where S is flat."""
+    on_cpu = covariance.device.type == "cpu"  # elsewhere a look at how it went would stall the device
+    if on_cpu and bool(torch.isfinite(covariance).all()):
+        root, failed = torch.linalg.cholesky_ex(covariance)
+        if not failed:
+            return root
+    value, vector = _eigen(torch.nan_to_num(covariance, 0.0, 0.0, 0.0) if on_cpu else covariance)
+    return vector * value.clamp_min(0.0).sqrt()
 
 
 def gap_between(covariance: Tensor, there: Rooted) -> Gap:
-    r"""The best map $T$ between two Gaussians, by one eigen-decomposition of a symmetric product."""
-    product = there.root @ covariance @ there.root
+    r"""The best map $T = R (R^T S_1 R)^{-1/2} R^T$ between two Gaussians, R any root of the target's covariance."""
+    product = there.root.T @ covariance @ there.root
     # eigh stops at numbers that are not finite; a run that has blown up is to end by its NaN instead.
     lost = torch.where(torch.isfinite(product).all(), 0.0, torch.nan)
     value, vector = _eigen(torch.nan_to_num((product + product.T) / 2, 0.0, 0.0, 0.0))
