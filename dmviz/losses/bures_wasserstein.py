@@ -141,11 +141,13 @@ def _root(covariance: Tensor) -> Tensor:
     """R with R R^T = S: triangular, which costs little, and from the eigenvectors where S is flat."""
     on_cpu = covariance.device.type == "cpu"  # elsewhere a look at how it went would stall the device
     if on_cpu and bool(torch.isfinite(covariance).all()):
-        root, failed = torch.linalg.cholesky_ex(covariance)
-        if not failed:
-            return root
+        found = torch.linalg.cholesky_ex(covariance)
+        if not found.info:
+            triangle: Tensor = found.L
+            return triangle
     value, vector = _eigen(torch.nan_to_num(covariance, 0.0, 0.0, 0.0) if on_cpu else covariance)
-    return vector * value.clamp_min(0.0).sqrt()
+    root: Tensor = vector * value.clamp_min(0.0).sqrt()
+    return root
 
 
 def gap_between(covariance: Tensor, there: Rooted) -> Gap:
