@@ -13,6 +13,7 @@ st.navigation(
         st.Page("pages/home.py", title="Home", icon=":material/home:", default=True),
         st.Page("pages/flow.py", title="Flow", icon=":material/scatter_plot:"),
         st.Page("pages/arena.py", title="Arena", icon=":material/flag:"),
+        st.Page("pages/reference.py", title="Reference", icon=":material/menu_book:"),
     ],
     position="top",
 ).run()

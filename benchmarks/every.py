@@ -25,13 +25,14 @@ from torch import Tensor
 
 from benchmarks._measure import (
     RESULTS,
+    Times,
     digits,
     free_mb,
-    interleaved,
     machine,
     one_thread,
     peak_growth,
     save,
+    timed,
     warm_kernels,
 )
 from benchmarks.losses import STEP, points
@@ -42,6 +43,7 @@ from dmviz.field import dims_of, drives, velocity_of
 Case = dict[str, Any]
 SIZES = (500, 2_000, 10_000, 100_000)
 DIMS = (2, 64)
+MOST_REPEATS = 20
 COLD, FLOW = "from nothing", "in a flow"
 STARTING_S = 300.0  # until a process answers at all: kernels may have to be compiled
 FINAL = ("too", "stopped")  # how reasons begin that hold for larger sizes as well
@@ -123,13 +125,20 @@ def _in_a_flow(loss: Any, x: Tensor, target: Cloud, v: Tensor, bounds: Bounds) -
 
 
 def _timed(call: Callable[[], Any], bounds: Bounds) -> tuple[Case, Any]:
-    """Peak memory of the first call, times of those after it, and what the first gave."""
+    """Peak memory of the first call, times of those after it, and what the first gave.
+
+    The first may compile or load something at this size, so that its time does not count.
+    """
     kept: list[Any] = []
-    wall, cpu = time.perf_counter(), time.process_time()
+    began = time.perf_counter()
     peak, _ = peak_growth(lambda: kept.append(call()))
-    first = 1e3 * (time.process_time() - cpu), 1e3 * (time.perf_counter() - wall)
-    times = interleaved({"": call}, {"": first}, bounds.method_s, 20)[""]
-    return {**times.record(), "first_s": digits(first[1] / 1e3), "peak_mb": digits(peak)}, kept[0]
+    first = time.perf_counter() - began
+    times, began = Times([], []), time.perf_counter()
+    while not times.cpu or (time.perf_counter() - began < bounds.method_s and len(times.cpu) < MOST_REPEATS):
+        cpu, wall = timed(call)
+        times.cpu.append(cpu)
+        times.wall.append(wall)
+    return {**times.record(), "first_s": digits(first), "peak_mb": digits(peak)}, kept[0]
 
 
 # ----------------------------------------------------------------------------------------------------- what is left out

@@ -4,7 +4,7 @@ import inspect
 import re
 import textwrap
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -27,6 +27,11 @@ def prose(entry: Any) -> str:
     text = textwrap.dedent(_docstring(entry)).strip()
     text = re.sub(r"\$\$(.+?)\$\$", _block, text, flags=re.DOTALL)
     return re.sub(r"\n{3,}", "\n\n", _fenced(text)).strip()
+
+
+def sentence(entry: Any) -> str:
+    """The first sentence of the docstring: what it is, to a curious student."""
+    return " ".join(_docstring(entry).split("\n\n")[0].split())
 
 
 def _docstring(entry: Any) -> str:
@@ -60,20 +65,22 @@ def _fenced(text: str) -> str:
 
 
 def parameters(entry: Any) -> str:
-    """A table: name, range, unit, default, the value here, and what it does."""
+    """A table: name, range, unit, default, the value here (not of a class, which has none), and what it does."""
     params = params_of(_class(entry))
     if not params:
         return ""
-    head = "| Parameter | Range | Unit | Default | Here | What it does |\n|---|---|---|---|---|---|"
-    rows = [_row(param, getattr(entry, param.name, param.default)) for param in params]
-    return "\n".join([head, *rows])
+    rows = [["Parameter", "Range", "Unit", "Default", "Here", "What it does"], ["---"] * 6]
+    rows += [_row(param, getattr(entry, param.name, param.default)) for param in params]
+    if inspect.isclass(entry):
+        rows = [row[:4] + row[5:] for row in rows]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
-def _row(param: Param, value: Any) -> str:
+def _row(param: Param, value: Any) -> list[str]:
     hint = param.hint
     unit = hint.unit if isinstance(hint, Range) else ""
     words = [param.name.replace("_", " "), _range(param), unit, _shown(param.default), _shown(value), hint.help]
-    return "| " + " | ".join(_cell(word) for word in words) + " |"
+    return [_cell(word) for word in words]
 
 
 def _range(param: Param) -> str:
@@ -87,6 +94,11 @@ def _shown(value: Any, most: int = 40) -> str:
         return "on" if value else "off"
     text = f"{value:g}" if isinstance(value, float) else to_text(value)
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def plain_cell(text: str) -> str:
+    """Words in which markdown finds no signs."""
+    return _cell(text)
 
 
 def _cell(text: str) -> str:
@@ -184,13 +196,17 @@ def bibtex(setup: Any) -> str:
     """All sources of a setup and of its referees as BibTeX, each once."""
     parts = [getattr(setup, field.name) for field in fields(setup) if field.metadata.get("part")]
     parts += [entry_class("losses", name) for name in setup.referee_names()]
-    keys = dict.fromkeys(key for part in parts for key in part.source)
-    known = references()
+    return bibtex_of(key for part in parts for key in part.source) or "% The parts of this setup cite nothing."
+
+
+def bibtex_of(keys: Iterable[str]) -> str:
+    """These references as BibTeX, each once."""
+    keys, known = dict.fromkeys(keys), references()
     lost = [key for key in keys if key not in known]
     said = [known[key].text for key in keys if key in known]
     if lost:
         said.append(f"% Not in this installation, see the repository of dmviz: {', '.join(lost)}")
-    return "\n\n".join(said) or "% The parts of this setup cite nothing."
+    return "\n\n".join(said)
 
 
 @cache
