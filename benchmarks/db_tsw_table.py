@@ -9,6 +9,7 @@ of seeds are done when the budget ends.
 """
 
 import argparse
+import json
 import math
 import sys
 import time
@@ -83,7 +84,7 @@ METHODS = {
     "db_tsw_released": Method("Db-TSW, released p = 2", DbTswReleased(trees=TREES, lines=LINES, delta=DELTA), _TREES),
 }
 RULES = {
-    "adam": Rule("Adam", (0.001, 0.003, 0.01, 0.03), lambda size: Adam(lr=size, steps="fixed")),
+    "adam": Rule("Adam", (0.002, 0.005, 0.012, 0.03), lambda size: Adam(lr=size, steps="fixed")),
     "euler": Rule("Euler", (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0), lambda size: Euler(dt=size, steps="fixed")),
 }
 AUTHORS = {"n": 100, "lines": 100, "lines_a_tree": 4, "flow": "Adam", "steps": 2500, "seeds": 10}
@@ -102,8 +103,8 @@ class Scale(NamedTuple):
     """How long a run is, and how many particles it moves."""
 
     n: int = 100
-    steps: int = 1500
-    every: int = 300  # steps between two judgements
+    steps: int = 1000
+    every: int = 200  # steps between two judgements
 
     @property
     def at(self) -> tuple[int, ...]:
@@ -173,11 +174,16 @@ def _named(cell: Cell, scale: Scale) -> tuple[Cell, Outcome]:
     return cell, outcome(cell, scale)
 
 
-def gathered(cells: Sequence[Cell], scale: Scale, jobs: int, until: float) -> dict[Cell, Outcome]:
-    """The same in the order of `cells`, with a line on the terminal for each."""
-    found: dict[Cell, Outcome] = {}
-    for cell, out in done(cells, scale, jobs, until):
+def gathered(
+    cells: Sequence[Cell], scale: Scale, jobs: int, until: float, keep: Path | None = None
+) -> dict[Cell, Outcome]:
+    """The same in the order of `cells`, with a line on the terminal for each. Runs in `keep` are not run again."""
+    found = kept_runs(cells, scale, keep)
+    for cell, out in done([cell for cell in cells if cell not in found], scale, jobs, until):
         found[cell] = out
+        if keep is not None:
+            with keep.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({**out._asdict(), "scale": scale}) + "\n")
         left = f"{max(0.0, until - time.monotonic()):.0f} s left" if math.isfinite(until) else "no limit"
         print(
             f"{len(found)}/{len(cells)} {cell.rule} {cell.problem} {cell.method} size {cell.size:g} seed {cell.seed}: "
@@ -185,6 +191,17 @@ def gathered(cells: Sequence[Cell], scale: Scale, jobs: int, until: float) -> di
             flush=True,
         )
     return {cell: found[cell] for cell in cells if cell in found}
+
+
+def kept_runs(cells: Iterable[Cell], scale: Scale, keep: Path | None) -> dict[Cell, Outcome]:
+    """Outcomes in a file of finished runs. A run is its link, and how long it was watched."""
+    if keep is None or not keep.exists():
+        return {}
+    lines = [json.loads(line) for line in keep.read_text(encoding="utf-8").splitlines()]
+    known = {line["link"]: line for line in lines if tuple(line.pop("scale")) == scale}
+    links = {cell: query(setup_of(cell, scale)) for cell in cells}
+    return {cell: Outcome(**{**known[link], "w2": tuple(known[link]["w2"])})
+            for cell, link in links.items() if link in known}  # fmt: skip
 
 
 def best_sizes(grid: Mapping[Cell, Outcome]) -> dict[tuple[str, str], float]:
@@ -196,17 +213,19 @@ def best_sizes(grid: Mapping[Cell, Outcome]) -> dict[tuple[str, str], float]:
     return {key: size for key, (_, size) in found.items()}
 
 
-def block(rule: str, scale: Scale, seeds: Sequence[int], jobs: int, until: float) -> dict[str, Any] | None:
+def block(
+    rule: str, scale: Scale, seeds: Sequence[int], jobs: int, until: float, keep: Path | None = None
+) -> dict[str, Any] | None:
     """Grid, then rounds of seeds under one flow; None where the budget ended within the grid or the first round."""
     # The slow ones first, so that no worker is left alone with one of them.
     pairs = [(p, m) for m in sorted(METHODS, key=lambda m: m not in ("max_sw", "db_tsw")) for p in PROBLEMS]
     grid_cells = [Cell(p, m, rule, size, GRID_SEED) for p, m in pairs for size in RULES[rule].grid]
-    grid = gathered(grid_cells, scale, jobs, until)
+    grid = gathered(grid_cells, scale, jobs, until, keep)
     if len(grid) < len(grid_cells):
         return None
     sizes = best_sizes(grid)
     cells = [Cell(p, m, rule, sizes[p, m], seed) for seed in seeds for p, m in pairs]
-    runs = gathered(cells, scale, jobs, until)
+    runs = gathered(cells, scale, jobs, until, keep)
     whole = [seed for seed in seeds if all(c in runs for c in cells if c.seed == seed)]
     if not whole:
         return None
@@ -243,12 +262,14 @@ def _kept(values: Iterable[float]) -> list[float | None]:
     return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]
 
 
-def table(rules: Sequence[str], scale: Scale, seeds: Sequence[int], jobs: int, budget: float) -> dict[str, Any]:
+def table(
+    rules: Sequence[str], scale: Scale, seeds: Sequence[int], jobs: int, budget: float, keep: Path | None = None
+) -> dict[str, Any]:
     """All that the results file holds. Raises ValueError where the budget leaves no row."""
     began = time.monotonic()
     found = {"machine": machine(), "settings": settings_of(scale), "blocks": []}
     for rule in rules:
-        part = block(rule, scale, seeds, jobs, began + budget)
+        part = block(rule, scale, seeds, jobs, began + budget, keep)
         if part is not None:
             found["blocks"].append(part)
     if not found["blocks"]:
@@ -285,9 +306,9 @@ def markdown(record: Mapping[str, Any]) -> str:
     """One table a problem and flow, the links of all rows, and what departs from the authors."""
     s = record["settings"]
     lines = [
-        f"Exact W2 to the target, mean ± sd over seeds. {s['n']} particles; at most {s['lines']} lines a step. "
-        f"The step size is that of the grid with the {s['chosen_by']} ({s['grid_seed']}), which is not reported; * marks an end "
-        "of the grid. The least mean of a column is bold."
+        f"Exact W2 to the target, mean ± sd over seeds. {s['n']} particles; at most {s['lines']} lines a step. The "
+        f"step size is that of the grid with the {s['chosen_by']} ({s['grid_seed']}), which is not reported; * marks "
+        "an end of the grid. The least mean of a column is bold."
     ]
     for part in record["blocks"]:
         grid = ", ".join(f"{size:g}" for size in part["grid"])
@@ -343,6 +364,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--flows", default="adam", help=f"of {', '.join(RULES)}, separated by commas")
     parser.add_argument("--budget", type=float, default=1500.0, help="seconds after which no run begins")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--keep", type=Path, help="a file of finished runs: what is in it is not run again")
     parser.add_argument("--out", type=Path, default=RESULTS / "db_tsw_table.json")
     choice = parser.parse_args(words)
     scale = Scale(30, 50, 10) if choice.quick else Scale(steps=choice.steps, every=choice.steps // 5)
@@ -352,9 +374,9 @@ def main(words: list[str] | None = None) -> None:
     rules = [name for name in choice.flows.split(",") if name]
     if unknown := set(rules) - set(RULES):
         parser.error(f"no flow named {', '.join(sorted(unknown))}; there are {', '.join(RULES)}")
-    found = table(rules, scale, seeds, choice.jobs, choice.budget)
+    found = table(rules, scale, seeds, choice.jobs, choice.budget, choice.keep)
     save(found, choice.out)
-    choice.out.with_suffix(".md").write_text(markdown(found))
+    choice.out.with_suffix(".md").write_text(markdown(found), encoding="utf-8")
     print(markdown(found))
 
 
