@@ -148,10 +148,17 @@ def _all_lanes(arena: Arena, stages: list[Stage]) -> None:
             for name in names:
                 item = arena_export.EXPORTS[name]
                 st.download_button(
-                    item.title.split(", ")[-1] if name.startswith(("frame", "trajectory")) else item.title,
+                    _words(name),
                     partial(_made, name, arena, stages, at), item.name(arena), item.mime,
                     key=f"arena.export.{name}", on_click="ignore", help=item.title, width="stretch",
                 )  # fmt: skip
+
+
+def _words(name: str) -> str:
+    special = {"script": "Python script", "session": "Session file"}
+    what = {"frame": "Coordinates", "trajectory": "Coordinates", "curve": "Curves", "table": "Table"}
+    kind, _, form = name.partition("_")
+    return special.get(name) or f"{what[kind]}, {form}"
 
 
 def _made(name: str, arena: Arena, stages: list[Stage], at: int) -> bytes:
