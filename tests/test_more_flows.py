@@ -10,17 +10,27 @@ import pytest
 import torch
 from torch import Tensor
 
-from dmviz.cloud import Cloud, seeded
+from dmviz.cloud import Cloud, normal, seeded
 from dmviz.field import aim
+from dmviz.flows._mechanics import drift, leapfrog
+from dmviz.flows.associative_memory import AssociativeMemory
+from dmviz.flows.entropic import Entropic
+from dmviz.flows.entropy_mcmc import EntropyMcmc
 from dmviz.flows.euler import Euler
+from dmviz.flows.hamiltonian import Hamiltonian
+from dmviz.flows.langevin import Langevin, drawn
 from dmviz.flows.lbfgs import Lbfgs, Past, bent, product
 from dmviz.losses.energy_distance import EnergyDistance
 from dmviz.losses.ksd import Ksd
 from dmviz.losses.mmd import Mmd
+from dmviz.losses.precision_recall import PrecisionRecall
 from dmviz.losses.sinkhorn import Sinkhorn
 from dmviz.losses.sliced_wasserstein import SlicedWasserstein
 from dmviz.losses.wasserstein import Wasserstein
-from dmviz.run import Setup
+from dmviz.protocols import Velocity
+from dmviz.run import Setup, record, simulate, start
+from dmviz.shapes.gaussian import Gaussian
+from dmviz.shapes.gaussian_mixture import GaussianMixture
 
 KNOWN: dict[str, Any] = json.loads((Path(__file__).parent / "known" / "flows_more.json").read_text())
 
@@ -158,3 +168,296 @@ def test_lbfgs_is_refused_for_a_loss_that_is_drawn_anew() -> None:
     with pytest.raises(ValueError, match=r"^L-BFGS compares past steps, and Sliced Wasserstein.* is drawn anew"):
         Setup(loss=SlicedWasserstein(), flow=Lbfgs())
     Setup(loss=SlicedWasserstein(draw="fixed"), flow=Lbfgs())
+
+
+# ------------------------------------------------------------------------------------------------------------ Langevin
+
+
+def test_a_step_of_langevin_has_the_stationary_variance_of_the_unadjusted_chain() -> None:
+    known = KNOWN["ula_stationary_variance"]
+    h, field = known["inputs"]["step"], aim(EnergyDistance(), normal_law())
+    flow = Langevin(dt=h)
+    at = lambda z, seed: flow.step(flow.init(t64([[z]]), field, seeded(0)), field, seeded(seed))[0].x.item()  # noqa: E731
+    noise = at(0.0, 5) / normal((1, 1), t64([[0.0]]), seeded(5)).item()
+    shrink = at(1.0, 5) - at(0.0, 5)
+    assert noise**2 / (1 - shrink**2) == pytest.approx(known["value"], abs=known["tolerance"])
+    x = flowed(flow, EnergyDistance(), gauss(200_000), normal_law(), 40)[-1].x
+    assert float(x.var()) == pytest.approx(known["value"], abs=0.015)  # 200,000 draws: 0.0033
+
+
+TWO_MODES = GaussianMixture(components=2, weights="0.2,0.8", radius=3.0, spread=0.5, dim=1)
+
+
+@pytest.mark.parametrize(("begin", "share"), [("data", 0.8), ("source", 0.5)])
+def test_from_data_modes_have_their_mass_and_from_noise_that_of_their_side(begin: str, share: float) -> None:
+    setup = Setup(
+        source=Gaussian(dim=1), target=TWO_MODES, flow=Langevin(dt=0.02, start=begin), n=4000, m=4000, referees=""
+    )
+    run = record(setup, steps=100, every=100)
+    right = [float((frame.x > 0).mean()) for frame in run.frames]
+    assert right[-1] == pytest.approx(share, abs=0.03)  # 4,000 draws: 0.008 for the target, as much for the source
+    assert right[0] == pytest.approx(share, abs=0.03)
+    within = run.frames[-1].x[run.frames[-1].x > 0]
+    assert within.std() == pytest.approx(0.5, abs=0.03)
+
+
+def test_a_run_from_data_that_goes_on_does_not_begin_again() -> None:
+    begun = start(Setup(source=Gaussian(dim=1), target=TWO_MODES, flow=Langevin(start="data"), n=50, m=80))
+    whole = list(itertools.islice(simulate(begun), 6))
+    again = list(itertools.islice(simulate(begun, whole[3].x, whole[3].step, whole[3].time), 3))
+    assert (again[0].x == whole[3].x).all()
+    assert (again[2].x == whole[5].x).all()
+
+
+def test_points_are_drawn_as_often_as_they_weigh() -> None:
+    target = Cloud(torch.arange(4.0)[:, None], t64([0.5, 0.25, 0.25, 0.0]).float())
+    x = drawn(target, 8, seeded(3))
+    assert sorted(x[:, 0].tolist()) == [0, 0, 0, 0, 1, 1, 2, 2]
+    assert x[:, 0].tolist() != sorted(x[:, 0].tolist())
+    even = Cloud(torch.arange(7.0)[:, None])
+    assert sorted(drawn(even, 7, seeded(1))[:, 0].tolist()) == list(range(7))
+
+
+# --------------------------------------------------------------------------------------------------------- Hamiltonian
+
+
+@pytest.mark.parametrize("hold", ["free", "box", "sphere"])
+def test_leapfrog_runs_backwards(hold: str) -> None:
+    field = aim(EnergyDistance(), normal_law(3), None, hold, 0.9)  # type: ignore[arg-type]
+    x = field.hold(0.9 * gauss(20, 3).tanh())  # not on a wall, where momenta have two signs
+    p = field.tangent(x, 3 * gauss(20, 3, seed=2))
+    there, q, force = leapfrog(x, p, field.score(x), field.score, 0.1, 25, field)
+    back, r, _ = leapfrog(there, -q, force, field.score, 0.1, 25, field)
+    assert torch.allclose(back, x, atol=1e-10)
+    assert torch.allclose(-r, p, atol=1e-10)
+    assert not torch.allclose(there, x, atol=0.1)
+
+
+def test_energy_errs_by_the_square_of_the_leap() -> None:
+    target = TWO_MODES.sample(1, seeded(0)).to("cpu", torch.float64)
+    field, x, p = aim(EnergyDistance(), target), t64([[2.2]]), t64([[0.7]])
+    energy = lambda z, m: float(0.5 * m.square().sum() - target.log_prob(z).sum())  # type: ignore[misc] # noqa: E731
+
+    def error(leaps: int) -> float:
+        there, q, _ = leapfrog(x, p, field.score(x), field.score, 0.8 / leaps, leaps, field)
+        return energy(there, q) - energy(x, p)
+
+    assert abs(error(8)) < 0.1
+    assert error(40) / error(80) == pytest.approx(4.0, rel=0.02)
+
+
+def test_a_great_circle_closes_and_walls_send_back() -> None:
+    ball = aim(EnergyDistance(), normal_law(3), None, "sphere", 2.0)
+    x, p = t64([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0]]), t64([[0.0, 0.5, 0.0], [0.0, 0.0, 0.0]])
+    quarter, turned = drift(x, p, math.pi * 2.0 / 2 / 0.5, ball)
+    assert torch.allclose(quarter, t64([[0.0, 2.0, 0.0], [0.0, 2.0, 0.0]]), atol=1e-12)
+    assert torch.allclose(turned, t64([[-0.5, 0.0, 0.0], [0.0, 0.0, 0.0]]), atol=1e-12)
+    box = aim(EnergyDistance(), normal_law(), None, "box", 1.0)
+    at, way = drift(t64([[0.5], [0.5], [0.5]]), t64([[1.0], [-1.0], [0.2]]), 2.0, box)
+    assert at[:, 0].tolist() == pytest.approx([-0.5, -0.5, 0.9])
+    assert way[:, 0].tolist() == [-1.0, 1.0, 0.2]
+
+
+def test_without_a_check_the_variance_is_off_by_the_known_term() -> None:
+    known = KNOWN["hamiltonian_unadjusted_variance"]
+    flow = Hamiltonian(dt=known["inputs"]["dt"], leaps=2, accept="always", jitter=0.0)
+    x = flowed(flow, EnergyDistance(), gauss(200_000), normal_law(), 12)[-1].x
+    assert float(x.var()) == pytest.approx(known["value"], abs=0.02)  # 200,000 draws: 0.0042
+
+
+def test_with_the_check_large_leaps_still_end_in_the_target() -> None:
+    flow = Hamiltonian(dt=1.5, leaps=2, jitter=0.2)
+    x = flowed(flow, EnergyDistance(), gauss(100_000), normal_law(), 25)[-1].x
+    assert float(x.var()) == pytest.approx(1.0, abs=0.02)  # 100,000 draws: 0.0045
+    assert float(x.pow(4).mean()) == pytest.approx(3.0, abs=0.15)  # 0.03
+
+
+def test_in_a_box_it_samples_the_restricted_density() -> None:
+    known = KNOWN["truncated_normal_variance"]
+    field, flow = aim(EnergyDistance(), normal_law(), None, "box", known["inputs"]["half_side"]), Hamiltonian(dt=0.5)
+    state = flow.init(torch.zeros(50_000, 1, dtype=torch.float64), field, seeded(0))
+    for step in range(6):
+        state, _ = flow.step(state, field, seeded(4, step))
+    assert float(state.x.var()) == pytest.approx(known["value"], abs=0.01)
+
+
+def test_on_the_sphere_it_samples_the_restricted_density() -> None:
+    """Density e^(kappa z) on the unit sphere, von Mises-Fisher, has mean coth(kappa) - 1 / kappa along z."""
+    known = KNOWN["von_mises_fisher_mean"]
+    pole = known["inputs"]["concentration"] * t64([0.0, 0.0, 1.0])
+    target = Cloud(t64([[0.0, 0.0, 1.0]]), score=lambda z: pole.expand_as(z), log_prob=lambda z: z @ pole)
+    field, flow = aim(EnergyDistance(), target, None, "sphere", 1.0), Hamiltonian(dt=0.2, leaps=5)
+    state = flow.init(gauss(40_000, 3), field, seeded(0))
+    for step in range(6):
+        state, _ = flow.step(state, field, seeded(4, step))
+    assert float(state.x[:, 2].mean()) == pytest.approx(known["value"], abs=0.01)  # 40,000 draws: 0.0025
+
+
+def test_it_says_when_proposals_are_refused_or_cannot_be_tested() -> None:
+    x = gauss(200)
+    for flow, target, words in (
+        (Hamiltonian(dt=2.5), normal_law(), "of the proposals were taken: dt is too large"),
+        (Hamiltonian(), Cloud(x, score=lambda z: -z), "only the slope of the density is known"),
+    ):
+        field = aim(EnergyDistance(), target)
+        state, info = flow.step(flow.init(x, field, seeded(0)), field, seeded(1))
+        assert words in info.note
+        assert state.time == pytest.approx(info.dt)
+
+
+def test_a_place_without_density_is_never_entered() -> None:
+    hole = Cloud(torch.zeros(1, 1), score=lambda z: -z, log_prob=lambda z: torch.where(z[:, 0] > 0.5, math.nan, 0.0))
+    x = flowed(Hamiltonian(dt=0.3), EnergyDistance(), torch.zeros(500, 1), hole, 10)[-1].x
+    assert float(x.max()) <= 0.5
+    assert float(x.min()) < -0.5
+
+
+# -------------------------------------------------------------------------------------------------- entropy and guides
+
+
+@pytest.mark.parametrize(("watch", "which"), [("chain", 0), ("guide", 1)])
+def test_chains_keep_the_target_and_guides_blur_it(watch: str, which: int) -> None:
+    known = KNOWN["entropy_mcmc_variances"]
+    variance, smoothing = known["inputs"]["variance"], known["inputs"]["smoothing"]
+    flow = EntropyMcmc(dt=0.02, smoothing=smoothing, watch=watch)
+    x = flowed(flow, EnergyDistance(), 0.5 * gauss(20_000), normal_law(1, math.sqrt(variance)), 125)[-1].x
+    tie, dt = smoothing**-2, flow.dt
+    step = torch.eye(2).double() + dt * t64([[-1 / variance - tie, tie], [tie, -tie]])
+    covariance = torch.zeros(2, 2, dtype=torch.float64)
+    for _ in range(2000):  # the covariance that one step leaves as it is
+        covariance = step @ covariance @ step.T + 2 * dt * torch.eye(2)
+    exact = float(covariance[which, which])
+    assert float(x.var()) == pytest.approx(exact, rel=0.04)  # 20,000 draws: 1 %
+    assert exact == pytest.approx(known["value"][which], rel=0.1)  # the scheme's own error is of order dt
+
+
+def test_guides_see_every_basin_blurred_by_the_same_width() -> None:
+    """Two basins of equal mass, one narrow: for the chains it is 2.5 times as high, for the guides 1.3 times."""
+    means, spread = t64([-2.0, 2.0]), t64([0.2, 0.5])
+    log_terms = lambda z: -0.5 * ((z - means) / spread).square() - spread.log()  # noqa: E731
+    score = lambda z: (torch.softmax(log_terms(z), 1) * (means - z) / spread**2).sum(1, keepdim=True)  # noqa: E731
+    target, flow = Cloud(means[:, None], score=score), EntropyMcmc(dt=5e-3, smoothing=0.5, watch="guide")
+    guides = flowed(flow, EnergyDistance(), means.repeat(2000)[:, None], target, 400)[-1].x.view(-1, 2)
+    for side, width in zip(guides.T, spread, strict=True):
+        # Of 2,000 draws 2.6 %, of the scheme 2 %; a few in a thousand have crossed to the other basin.
+        assert float((side - side.median()).abs().median() / 0.6745) == pytest.approx(
+            math.hypot(float(width), 0.5), rel=0.06
+        )
+
+
+def test_entropy_widens_a_gaussian_by_the_known_amount_under_w2() -> None:
+    known = KNOWN["entropic_w2_deviation"]
+    flow, n = Entropic(dt=0.02, entropy=known["inputs"]["entropy"]), 4000
+    target = Cloud(known["inputs"]["deviation"] * quantiles(n))
+    x = flowed(flow, SlicedWasserstein(draw="fixed", slices=1), quantiles(n), target, 150)[-1].x
+    assert float(x.std()) == pytest.approx(known["value"], rel=0.03)  # 4,000 draws: 1.1 %; the scheme: 1 %
+
+
+def test_entropy_widens_a_gaussian_by_the_known_amount_under_sliced_transport() -> None:
+    """Each of d directions pulls 1 / d of the time: s^2 - s t = lambda d / 2 at rest."""
+    known = KNOWN["entropic_sliced_deviation"]
+    flow, n = Entropic(dt=0.05, entropy=known["inputs"]["entropy"]), 2000
+    y = gauss(n, 2, seed=7)
+    target = Cloud((y - y.mean(0)) / y.std(0))
+    x = flowed(flow, SlicedWasserstein(draw="fixed", slices=16), gauss(n, 2), target, 120)[-1].x
+    assert float(x.std(0).mean()) == pytest.approx(known["value"], rel=0.04)
+
+
+class NoPull:
+    """A field in which nothing moves by itself."""
+
+    weight, target = None, normal_law()
+    hold = staticmethod(lambda x: x)
+    tangent = staticmethod(lambda x, v: v)
+
+    def __call__(self, x: Tensor, rng: Any, carry: Any = None) -> Any:
+        return Velocity(torch.zeros_like(x), x.new_zeros(()))
+
+
+def test_without_a_pull_it_is_pure_diffusion() -> None:
+    flow, x = Entropic(dt=0.05, entropy=0.3), torch.zeros(50_000, 2, dtype=torch.float64)
+    state = flow.init(x, NoPull(), seeded(0))  # type: ignore[arg-type]
+    for step in range(20):
+        state, _ = flow.step(state, NoPull(), seeded(0, step))  # type: ignore[arg-type]
+    assert state.x.var(0).tolist() == pytest.approx([2 * 0.3 * 1.0] * 2, rel=0.03)
+
+
+def test_without_entropy_it_is_euler() -> None:
+    x, y = gauss(20, 2), Cloud(gauss(20, 2, seed=2) + 1)
+    still = flowed(Entropic(dt=0.05, entropy=0.0), Wasserstein(), x, y, 10)[-1]
+    assert torch.allclose(still.x, flowed(euler(0.5, 10), Wasserstein(), x, y, 10)[-1].x, atol=1e-14)
+
+
+# -------------------------------------------------------------------------------------------------- associative memory
+
+
+def standard(n: int) -> Tensor:
+    """(n, 1) quantiles of mean 0 and deviation 1 exactly."""
+    z = quantiles(n)
+    return (z - z.mean()) / z.std(correction=0)
+
+
+def test_one_step_of_recall_on_a_line() -> None:
+    known = KNOWN["dam_w2_step_1d"]
+    given, z = known["inputs"], standard(40)
+    stored = [m + s * z for m, s in zip(given["stored_means"], given["stored_deviations"], strict=True)]
+    target = Cloud(torch.cat(stored), label=torch.arange(2).repeat_interleave(40))
+    x = given["mean"] + given["deviation"] * z
+    first, second = flowed(AssociativeMemory(beta=given["beta"], dt=1.0), EnergyDistance(), x, target, 1)
+    found = [float(first.share[0]), float(second.x.mean()), float(second.x.std(correction=0))]
+    assert found == pytest.approx(known["value"], abs=known["tolerance"])
+
+
+@pytest.mark.parametrize("beta", [0.01, 0.5, 20.0])
+@pytest.mark.parametrize("dt", [0.1, 1.0])
+def test_recall_lowers_its_energy_at_every_step(beta: float, dt: float) -> None:
+    turn = gauss(3, 3, seed=5)
+    y = torch.cat([gauss(50, 3, seed=k) @ (turn * (k + 1) / 2) + 2 * gauss(1, 3, seed=30 + k) for k in range(3)])
+    target = Cloud(y, label=torch.arange(3).repeat_interleave(50))
+    weight = torch.rand(40, generator=seeded(8), dtype=torch.float64)
+    x, flow = gauss(40, 3, seed=9).exp(), AssociativeMemory(beta=beta, dt=dt)
+    states = flowed(flow, EnergyDistance(), x, target, 60, weight / weight.sum())
+    energies = [float(s.energy) for s in states]
+    assert all(after <= before + 1e-9 * abs(energies[0]) for before, after in itertools.pairwise(energies))
+    assert energies[-1] < energies[0] - 0.1
+    assert float(states[-1].share.sum()) == pytest.approx(1.0)
+
+
+def test_a_sharp_memory_recalls_the_nearest_and_a_blunt_one_the_blend() -> None:
+    z = standard(40)
+    target = Cloud(torch.cat([z - 2, 3 * z + 2]), label=torch.tensor([4, 9]).repeat_interleave(40))
+    x = 1.2 * z - 1
+    sharp = flowed(AssociativeMemory(beta=100.0, dt=1.0), EnergyDistance(), x, target, 2)[-1].x
+    assert torch.allclose(sharp, z - 2, atol=1e-9)
+    blunt = flowed(AssociativeMemory(beta=1e-4, dt=1.0), EnergyDistance(), x, target, 3)[-1].x
+    assert float(blunt.mean()) == pytest.approx(0.0, abs=2e-3)
+    assert float(blunt.std(correction=0)) == pytest.approx(2.0, abs=2e-3)
+
+
+def test_a_target_without_labels_is_one_memory_met_in_one_step() -> None:
+    y = Cloud(gauss(30, 2, seed=2) @ gauss(2, 2, seed=3) + 5, torch.softmax(gauss(30, 1)[:, 0], 0))
+    x = gauss(25, 2, seed=6).exp()
+    last = flowed(AssociativeMemory(dt=1.0), EnergyDistance(), x, y, 1)[-1].x
+    mean = y.mass() @ y.x
+    spread = (y.x - mean).T @ ((y.x - mean) * y.mass()[:, None])
+    assert torch.allclose(last.mean(0), mean, atol=1e-10)
+    assert torch.allclose(torch.cov(last.T, correction=0), spread, atol=1e-9)
+
+
+def test_a_flat_cloud_stays_flat_and_finite() -> None:
+    flat = torch.cat([gauss(20), torch.zeros(20, 1, dtype=torch.float64)], 1)
+    last = flowed(AssociativeMemory(dt=1.0), EnergyDistance(), flat, Cloud(gauss(30, 2, seed=2)), 3)[-1]
+    assert torch.isfinite(last.x).all()
+    assert int(torch.linalg.matrix_rank(last.x - last.x.mean(0), rtol=1e-9)) == 1
+    one = flowed(AssociativeMemory(), EnergyDistance(), t64([[1.0, 2.0]]), Cloud(gauss(30, 2, seed=2)), 3)[-1]
+    assert torch.isfinite(one.x).all()
+
+
+def test_recall_needs_no_loss_that_drives_and_says_when_it_has_decided() -> None:
+    setup = Setup(
+        source=Gaussian(center=1.0), target=GaussianMixture(components=3), loss=PrecisionRecall(),
+        flow=AssociativeMemory(beta=1.0, dt=0.5), n=60, m=90, referees="",
+    )  # fmt: skip
+    run = record(setup, steps=15)
+    assert math.isfinite(run.frames[-1].metrics["loss"])
+    assert any("Decided: memory 1 of 3" in frame.note for frame in run.frames)
