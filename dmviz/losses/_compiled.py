@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dmviz.losses._kernels import Kernel
+from dmviz.losses._kernels import Kernel, Radial
 
 _ready = threading.Event()
 _lock = threading.Lock()
@@ -62,11 +62,12 @@ def warm() -> None:
             return
         try:
             folder = _choose_cache()
-            from dmviz.losses import _fused, _near
+            from dmviz.losses import _fused, _fused_more, _near
         except ImportError:  # no numba on this machine: eager stays
             return
         _fused.compile_all()
         _near.compile_all()
+        _fused_more.compile_all()
         _ready.set()
         if folder is not None:
             with suppress(OSError):
@@ -88,7 +89,7 @@ def _stamp() -> str:
     import numba
     from llvmlite import binding
 
-    sources = [Path(__file__).with_name(name).read_text() for name in ("_fused.py", "_near.py")]
+    sources = [Path(__file__).with_name(name).read_text() for name in ("_fused.py", "_near.py", "_fused_more.py")]
     words = (*sources, numba.__version__, binding.get_host_cpu_name())
     return f"fused-{hashlib.blake2b(repr(words).encode(), digest_size=8).hexdigest()}.ready"
 
@@ -153,6 +154,9 @@ def add_kernel_sums(
     """Add kernel sums to s (N,) and, where wanted, their gradients to grad (N, D), both float64."""
     from dmviz.losses import _fused
 
+    if isinstance(kernel, Radial):
+        _add_table_sums(x.contiguous(), y, b, kernel, s, grad, want_grad)
+        return
     lengths = x.new_tensor(kernel.numbers).numpy()
     code, x, y, b = _fused.CODES[kernel.name], x.contiguous(), y.contiguous(), b.contiguous()
     if direct:
@@ -196,6 +200,9 @@ def own_sums(x: Tensor, a: Tensor, kernel: Kernel, direct: bool, want_grad: bool
     """sum_ij a_i a_j k(x_i, x_j), and where wanted the gradient of sum_j a_j k(x_i, x_j) at every i; each pair once."""
     x, a = x.contiguous(), a.to(x.dtype).contiguous()
     wide = a.double()
+    if isinstance(kernel, Radial):
+        after, grad = _own_table_pairs(x, a, kernel)
+        return 2.0 * (wide @ after) + kernel.at_zero * wide.square().sum(), grad
     if direct and not want_grad:
         return 2.0 * (wide @ _pairs_after(x, a, kernel)) + kernel.at_zero * wide.square().sum(), x
     if direct:
@@ -241,6 +248,38 @@ def _own_pairs(x: Tensor, a: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
             )  # fmt: skip
 
     over_rows(work, lanes, pairs)
+    return s, grad.sum(0).T
+
+
+def _add_table_sums(x: Tensor, y: Tensor, b: Tensor, kernel: Radial, s: Tensor, grad: Tensor, want_grad: bool) -> None:
+    """As `add_kernel_sums`, for a kernel that is read from a table."""
+    from dmviz.losses import _fused_more
+
+    across, b, (table, scale) = y.T.contiguous().numpy(), b.contiguous(), kernel.cells(x.dtype)
+    over_rows(
+        lambda i: _fused_more.table_rows(
+            x[i].numpy(), across, b.numpy(), table, scale, s[i].numpy(), grad[i].numpy(), want_grad
+        ),
+        len(x),
+        len(x) * len(y),
+    )
+
+
+def _own_table_pairs(x: Tensor, a: Tensor, kernel: Radial) -> tuple[Tensor, Tensor]:
+    """As `_own_pairs`."""
+    from dmviz.losses import _fused_more
+
+    lanes = LANES if len(x) ** 2 // 2 >= PARALLEL else 1
+    across, (table, scale) = x.T.contiguous().numpy(), kernel.cells(x.dtype)
+    s, grad = torch.zeros(len(x), dtype=torch.float64), torch.zeros(lanes, *across.shape, dtype=torch.float64)
+
+    def work(mine: slice) -> None:
+        for lane in range(mine.start, mine.stop):
+            _fused_more.own_table_rows(
+                x.numpy(), across, a.numpy(), table, scale, lane, lanes, s.numpy(), grad[lane].numpy()
+            )
+
+    over_rows(work, lanes, len(x) ** 2 // 2)
     return s, grad.sum(0).T
 
 
@@ -327,6 +366,15 @@ def _near_softmin(
 def _near_numbers(x: Tensor, eps: float, p: int) -> tuple[Any, Any]:
     cut = _CUT if x.dtype == torch.float32 else 2.0 * _CUT
     return tuple(x.new_tensor([(0.5 if p == 2 else 1.0) / eps, cut]).numpy())  # type: ignore[return-value]
+
+
+def spread(rows: tuple[Tensor, Tensor, Tensor], weight: Tensor, size: int) -> Tensor:
+    """(M,) float64: what rows of a sparse plan, as shares, send to each column where they carry `weight` (N,)."""
+    from dmviz.losses import _fused_more
+
+    m = torch.zeros(size, dtype=torch.float64)
+    _fused_more.spread_rows(*(t.numpy() for t in rows), weight.contiguous().numpy(), m.numpy())
+    return m
 
 
 def softmin_parts(

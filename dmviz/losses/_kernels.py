@@ -3,7 +3,7 @@
 A kernel is a plain value, so that the eager and the compiled path read the same numbers.
 """
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,7 +48,11 @@ class Kernel(NamedTuple):
 
 
 class Radial(Kernel):
-    """A kernel that works its own numbers out; it runs in eager tiles alone."""
+    """A kernel that works its own numbers out, eager, and lays them out in a table where it also runs compiled."""
+
+    def cells(self, dtype: torch.dtype) -> tuple[Any, Any]:
+        """(C, 6) numbers and a scale, as arrays (see `_fused_more._places` and `_read`)."""
+        raise NotImplementedError
 
     def with_slope(self, r2: Tensor) -> tuple[Tensor, Tensor]:
         """As `kernel_and_slope`."""

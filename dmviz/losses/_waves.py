@@ -13,11 +13,14 @@ from torch import Generator, Tensor
 from torch.utils.checkpoint import checkpoint
 
 from dmviz.cloud import mass_of, seeded
+from dmviz.losses._compiled import over_rows
 from dmviz.losses._lines import accurate
+from dmviz.losses._pairs import DIRECT
 from dmviz.losses._slicing import frames, gaussian
 
 Spread = Literal["auto", "quasi_random", "orthogonal", "random"]
 _BLOCK = 1 << 19  # numbers handled at once: few, so that they stay in the cache, yet enough for a quick product
+_WIDE = 1 << 20  # the same where compiled sums need half the buffers
 
 
 class Waves(NamedTuple):
@@ -60,16 +63,19 @@ def _even_points(count: int, dim: int) -> Tensor:
     return points
 
 
-def blocks(count: int, width: int) -> Iterator[slice]:
-    """Ranges of frequencies, none of more than about `_BLOCK` numbers."""
-    size = max(1, _BLOCK // max(width, 1))
+def blocks(count: int, width: int, most: int = _BLOCK) -> Iterator[slice]:
+    """Ranges of frequencies, none of more than about `most` numbers."""
+    size = max(1, most // max(width, 1))
     return (slice(first, min(first + size, count)) for first in range(0, count, size))
 
 
 def waves(x: Tensor, weight: Tensor | None, t: Tensor, compiled: bool = False) -> Waves:
     """Characteristic function of points x (N, D) at frequencies t (L, D); differentiable in x."""
     mass = mass_of(x, weight)
-    if torch.is_grad_enabled() and x.requires_grad:  # blocks are computed again on the way back
+    differentiable = torch.is_grad_enabled() and x.requires_grad
+    if compiled and x.dtype == torch.float32 and not differentiable:
+        return _compiled_waves(x, mass, t)
+    if differentiable:  # blocks are computed again on the way back
         found = [
             checkpoint(_sums, x, mass, t[part], use_reentrant=False, preserve_rng_state=False)
             for part in blocks(len(t), len(x))
@@ -88,6 +94,13 @@ def follow(x: Tensor, weight: Tensor | None, t: Tensor, slope: Slope, compiled: 
     """(N, D) minus the gradient over each particle's mass, and () value, of a sum over frequencies; no autograd."""
     mass = mass_of(x, weight)
     v, value = x.new_zeros(x.shape[::-1]), x.new_zeros((), dtype=accurate(x))
+    if compiled and x.dtype == torch.float32:
+        for part, angle in _half_turns(x, t):
+            here = _compiled_sums(x, mass, t[part], angle)
+            gained, by = slope(here, part)
+            value += gained.sum()
+            _compiled_pull(v, x, t[part], by, angle)
+        return weighed(v.T, weight), value.to(x.dtype)
     for part, cos, sin in _turns(x, t, compiled):
         here = Waves((cos @ mass).to(value.dtype), (sin @ mass).to(value.dtype))
         gained, by = slope(here, part)
@@ -99,9 +112,69 @@ def follow(x: Tensor, weight: Tensor | None, t: Tensor, slope: Slope, compiled: 
 def pull(at: Tensor, t: Tensor, by: Waves, compiled: bool = False) -> Tensor:
     """(K, D) the same velocity at any points, given the derivatives `by` (L,) of the value by the waves."""
     v = at.new_zeros(at.shape[::-1])
+    if compiled and at.dtype == torch.float32:
+        for part, angle in _half_turns(at, t):
+            _compiled_pull(v, at, t[part], Waves(by.re[part], by.im[part]), angle)
+        return v.T.contiguous()
     for part, cos, sin in _turns(at, t, compiled):
         _add_pull(v, t[part], Waves(by.re[part], by.im[part]), cos, sin)
     return v.T.contiguous()
+
+
+def _half_turns(x: Tensor, t: Tensor) -> Iterator[tuple[slice, Tensor | None]]:
+    """Ranges of frequencies with the angles (B, N) of t.x there, in half turns, in a buffer that is used again.
+
+    In few dimensions all of them and no angles: those are formed where they are needed.
+    """
+    if x.shape[1] <= DIRECT:
+        yield slice(0, len(t)), None
+        return
+    t, buffer = t * (1.0 / math.pi), x.new_empty(min(len(t) * len(x), max(_WIDE, len(x))))
+    for part in blocks(len(t), len(x), _WIDE):
+        shape = (part.stop - part.start, len(x))
+        yield part, torch.mm(t[part], x.T, out=buffer[: shape[0] * shape[1]].view(shape))
+
+
+def _compiled_waves(x: Tensor, mass: Tensor, t: Tensor) -> Waves:
+    found = [_compiled_sums(x, mass, t[part], angle) for part, angle in _half_turns(x, t)]
+    return Waves(torch.cat([one.re for one in found]), torch.cat([one.im for one in found]))
+
+
+def _compiled_sums(x: Tensor, mass: Tensor, t: Tensor, angle: Tensor | None) -> Waves:
+    """Characteristic function at t (B, D), whose angles (B, N) may be known."""
+    from dmviz.losses import _fused_more
+
+    re, im = (torch.zeros(len(t), dtype=torch.float64) for _ in range(2))
+    share = mass.detach().contiguous().numpy()
+    points = x.detach().T.contiguous().numpy() if angle is None else None
+    turns = t * (1.0 / math.pi)
+
+    def work(i: slice) -> None:
+        if angle is None:
+            _fused_more.wave_sums(points, turns[i].numpy(), share, re[i].numpy(), im[i].numpy())
+        else:
+            _fused_more.angle_sums(angle[i].numpy(), share, re[i].numpy(), im[i].numpy())
+
+    over_rows(work, len(t), len(t) * len(x))
+    return Waves(re, im)
+
+
+def _compiled_pull(v: Tensor, x: Tensor, t: Tensor, by: Waves, angle: Tensor | None) -> None:
+    """As `_add_pull`: both waves of one frequency are one sine of another phase. The angles are used up."""
+    from dmviz.losses import _fused_more
+
+    size, phase = torch.hypot(by.re, by.im).to(t.dtype), (torch.atan2(by.im, by.re) / math.pi).to(t.dtype)
+    if angle is None:
+        points, turns = x.detach().T.contiguous().numpy(), (t * (1.0 / math.pi)).numpy()
+        given = (points, turns, (size * math.pi).numpy(), phase.numpy())
+        over_rows(lambda i: _fused_more.wave_pulls(*given, i.start, i.stop, v.numpy()), len(x), len(t) * len(x))
+        return
+    over_rows(
+        lambda i: _fused_more.angle_sines(angle[i].numpy(), size[i].numpy(), phase[i].numpy()),
+        len(t),
+        len(t) * len(x),
+    )
+    v.addmm_(t.T, angle)
 
 
 def _turns(x: Tensor, t: Tensor, compiled: bool) -> Iterator[tuple[slice, Tensor, Tensor]]:

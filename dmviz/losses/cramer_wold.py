@@ -12,6 +12,7 @@ from torch import Generator, Tensor
 from dmviz.cloud import Cloud, mass_of
 from dmviz.losses._kernels import Kernel, Radial, kernel_of
 from dmviz.losses._pairs import (
+    DIRECT,
     discrepancy,
     discrepancy_probe,
     discrepancy_value,
@@ -120,15 +121,15 @@ class CramerWold:
         if self.silverman:
             return target
         kernel, _, target = self._asked(target.x, target, None)
-        return prepare_discrepancy(target, kernel) if not isinstance(kernel, Radial) else _prepared(target, kernel)
+        return _prepared(target, kernel) if _is_eager(kernel, target.dim) else prepare_discrepancy(target, kernel)
 
     def _asked(self, x: Tensor, target: Cloud, weight: Tensor | None) -> tuple[Kernel, float, Cloud]:
-        """The kernel of these clouds, its height, and the target with word that a table has no compiled form."""
+        """The kernel of these clouds, its height, and the target with word where a table has no compiled form."""
         width = self.bandwidth
         if self.silverman:
             width = math.sqrt(silverman((_count(mass_of(x, weight)) + _count(target.mass())) / 2))
         kernel = kernel_for(x.shape[1], 2 * width, self.form)
-        if isinstance(kernel, Radial):
+        if _is_eager(kernel, x.shape[1]):
             target = replace(target, memo={**(target.memo or {}), "compiled": False})
         return kernel, 0.5 / (math.sqrt(math.pi) * width), target
 
@@ -166,8 +167,16 @@ def kernel_for(dim: int, length: float, form: Form) -> Kernel:
     return Shadow("imq", (length, float(dim)))
 
 
+def _is_eager(kernel: Kernel, dim: int) -> bool:
+    """A table is read compiled only where differences are formed one coordinate at a time."""
+    return isinstance(kernel, Radial) and dim > DIRECT
+
+
 class Shadow(Radial):
     """phi_d(|z|^2 / length^2) from a table; its lengths are the length and the dimension."""
+
+    def cells(self, dtype: torch.dtype) -> tuple[Any, Any]:
+        return _cells(int(self.lengths[1]), self.lengths[0], dtype)
 
     @property
     def at_zero(self) -> float:
@@ -228,16 +237,25 @@ def _bend(dim: int) -> float:
 
 
 @lru_cache(maxsize=16)
-def _table(dim: int) -> Tensor:
+def _table(dim: int, cells: int = _CELLS) -> Tensor:
     """(6, cells) float64: three coefficients of phi_d and three of its derivative by s, in each cell of sigma."""
     reach = math.sqrt(3) / 4  # Chebyshev points of a cell that is one wide
-    at = (np.arange(_CELLS) + 0.5)[:, None] + np.array([-reach, 0.0, reach])  # (cells, 3)
-    s = _bend(dim) * ((_CELLS / at) ** 2 - 1)
+    at = (np.arange(cells) + 0.5)[:, None] + np.array([-reach, 0.0, reach])  # (cells, 3)
+    s = _bend(dim) * ((cells / at) ** 2 - 1)
     rows = []
     for values in _shadow(s, dim):
         low, middle, high = values.T
         rows += [middle, (high - low) / (2 * reach), (high + low - 2 * middle) / (2 * reach**2)]
     return torch.from_numpy(np.stack(rows))
+
+
+@lru_cache(maxsize=16)
+def _cells(dim: int, length: float, dtype: torch.dtype) -> tuple[Any, Any]:
+    """The table with a row for each cell, and 1 / (length^2 c); for float32 so few cells that they stay at hand."""
+    table = _table(dim, _CELLS if dtype == torch.float64 else _CELLS // 16).clone()
+    table[3:] *= 2 / length**2  # k'(r) / r
+    scale = torch.tensor(1 / (length**2 * _bend(dim)), dtype=dtype)
+    return table.T.to(dtype).contiguous().numpy(), scale.numpy()[()]
 
 
 def _shadow(s: "np.ndarray[Any, np.dtype[np.float64]]", dim: int) -> tuple[Any, Any]:
