@@ -18,6 +18,7 @@ from torch import Generator, Tensor
 from torch.utils.checkpoint import checkpoint
 
 from dmviz.cloud import Cloud, mass_of
+from dmviz.losses._compiled import chosen, over_rows
 from dmviz.losses._lines import accurate
 from dmviz.params import Help, Range, entry
 from dmviz.protocols import Law, Velocity
@@ -84,8 +85,9 @@ class Collision:
         self, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None, carry: Any = None
     ) -> Velocity:
         """Up the slope of the chance to meet the target, down that of meeting another particle."""
-        a, axis = mass_of(x, weight), _widest(target.x)
-        own, cross = _felt(x, x, a, self.cell, axis), _felt(x, target.x, target.mass(), self.cell, axis)
+        a, axis, compiled = mass_of(x, weight), _widest(target.x), chosen(target.memo, x)
+        own = _felt(x, x, a, self.cell, axis, compiled)
+        cross = _felt(x, target.x, target.mass(), self.cell, axis, compiled)
         v = (2.0 * (cross.grad - self._scale(a) * own.grad)).to(x.dtype)
         if weight is not None:
             v = torch.where(weight[:, None] > 0, v, 0.0)
@@ -95,13 +97,15 @@ class Collision:
 
     def probe(self, at: Tensor, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None) -> Tensor:
         """The same pull at any points (K, D)."""
-        a, axis = mass_of(x, weight), _widest(target.x)
-        own, cross = _felt(at, x, a, self.cell, axis), _felt(at, target.x, target.mass(), self.cell, axis)
+        a, axis, compiled = mass_of(x, weight), _widest(target.x), chosen(target.memo, x)
+        own = _felt(at, x, a, self.cell, axis, compiled)
+        cross = _felt(at, target.x, target.mass(), self.cell, axis, compiled)
         return (2.0 * (cross.grad - self._scale(a) * own.grad)).to(at.dtype)
 
     def prepare(self, target: Cloud) -> Cloud:
         """The target's own collisions."""
-        return replace(target, memo={"of": target.x, "loss": self, _KEY: self._own(target)})
+        compiled = chosen(None, target.x)
+        return replace(target, memo={"of": target.x, "loss": self, _KEY: self._own(target), "compiled": compiled})
 
     def _own(self, target: Cloud) -> Tensor:
         memo = target.memo
@@ -149,16 +153,37 @@ def collisions(x: Tensor, a: Tensor, y: Tensor, b: Tensor, cell: float, axis: in
     return total
 
 
-def _felt(x: Tensor, y: Tensor, b: Tensor, cell: float, axis: int) -> Felt:
+@torch.no_grad()
+def _felt(x: Tensor, y: Tensor, b: Tensor, cell: float, axis: int, compiled: bool) -> Felt:
     order, wide = x[:, axis].argsort(), accurate(x)
     x = x[order] / cell
     y, b = _sorted(y, b, cell, axis)
     s, grad = x.new_zeros(len(x), dtype=wide), x.new_zeros(x.shape, dtype=wide)
+    if compiled:
+        _add_compiled(x, y, b, axis, s, grad)
+        back = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order)))
+        return Felt(s[back], grad[back] / cell)
     for rows, columns in _windows(x, y, axis):
         chance, slopes = _tile_and_slopes(x[rows], y[columns], b[columns])
         s[order[rows]] += chance.to(wide)
         grad[order[rows]] += slopes.to(wide) / cell
     return Felt(s, grad)
+
+
+def _add_compiled(x: Tensor, y: Tensor, b: Tensor, axis: int, s: Tensor, grad: Tensor) -> None:
+    """Adds to s and grad, in cells, what each x hears from the window of y that it can meet; both are sorted."""
+    from dmviz.losses import _fused_more
+
+    along, other = x[:, axis].contiguous(), y[:, axis].contiguous()
+    low, high = torch.searchsorted(other, along - 1.0), torch.searchsorted(other, along + 1.0, right=True)
+    across, share = y.T.contiguous().numpy(), b.contiguous().numpy()
+    mine = (x.contiguous(), low, high, s, grad)
+
+    def work(i: slice) -> None:
+        points, first, last, sums, slopes = (t[i].numpy() for t in mine)
+        _fused_more.tent_rows(points, across, share, first, last, sums, slopes, True)
+
+    over_rows(work, len(x), int((high - low).sum()))
 
 
 def _sorted(x: Tensor, a: Tensor, cell: float, axis: int) -> tuple[Tensor, Tensor]:

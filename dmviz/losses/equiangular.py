@@ -1,6 +1,7 @@
 """Equiangular basis vectors: more directions than dimensions, no two of them close to the same line."""
 
 import math
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -8,9 +9,10 @@ from torch import Generator, Tensor
 from torch.utils.checkpoint import checkpoint
 
 from dmviz.cloud import Cloud, mass_of
+from dmviz.losses._compiled import chosen, over_rows
 from dmviz.losses._lines import accurate
 from dmviz.losses._own_pairs import directions, turned
-from dmviz.losses._pairs import tiles
+from dmviz.losses._pairs import DIRECT, tiles
 from dmviz.params import Help, Range, entry
 from dmviz.protocols import Velocity
 
@@ -83,6 +85,9 @@ class Equiangular:
         allowed = self._allowed(x, a)
         total = torch.zeros((), dtype=accurate(x), device=x.device)
         grad = torch.zeros_like(x, dtype=total.dtype)
+        if x.shape[1] <= DIRECT and chosen(target.memo, x):
+            s, grad = _compiled_excess(u, u, a, allowed, True)
+            return Velocity(_weighed(-2.0 * turned(x, u, grad.to(x.dtype)), weight), (a.double() @ s).to(x.dtype))
         for i, j in tiles(len(x), len(x), x):
             if j.start < i.start:
                 continue
@@ -93,10 +98,7 @@ class Equiangular:
             grad[i] += sign @ (a[j][:, None] * u[j])
             if i != j:
                 grad[j] += sign.T @ (a[i][:, None] * u[i])
-        v = -2.0 * turned(x, u, grad.to(x.dtype))
-        if weight is not None:
-            v = torch.where(weight[:, None] > 0, v, 0.0)  # a particle without weight has no velocity
-        return Velocity(v, total.to(x.dtype))
+        return Velocity(_weighed(-2.0 * turned(x, u, grad.to(x.dtype)), weight), total.to(x.dtype))
 
     def probe(self, at: Tensor, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None) -> Tensor:
         """The push felt at any points (K, D) among particles x."""
@@ -104,14 +106,43 @@ class Equiangular:
             a, u, here = mass_of(x, weight), directions(x), directions(at)
             allowed = self._allowed(x, a)
             grad = torch.zeros_like(at, dtype=accurate(x))
+            if x.shape[1] <= DIRECT and chosen(target.memo, x):
+                _, grad = _compiled_excess(here, u, a, allowed, False)
+                return -2.0 * turned(at, here, grad.to(at.dtype))
             for i, j in tiles(len(at), len(x), x):
                 cosine = here[i] @ u[j].T
                 sign = _excess_of(cosine, allowed, False).sign_().copysign_(cosine)
                 grad[i] += sign @ (a[j][:, None] * u[j])
             return -2.0 * turned(at, here, grad.to(at.dtype))
 
+    def prepare(self, target: Cloud) -> Cloud:
+        """Nothing but the choice of kernels, so that a run keeps one."""
+        return replace(target, memo={"compiled": chosen(None, target.x)})
+
     def _allowed(self, x: Tensor, a: Tensor) -> float:
         return welch_bound(1.0 / float(a.to(accurate(a)).square().sum()), x.shape[1]) if self.welch else self.threshold
+
+
+def _weighed(v: Tensor, weight: Tensor | None) -> Tensor:
+    """A particle without weight has no velocity."""
+    return v if weight is None else torch.where(weight[:, None] > 0, v, 0.0)
+
+
+@torch.no_grad()
+def _compiled_excess(u: Tensor, others: Tensor, a: Tensor, allowed: float, same: bool) -> tuple[Tensor, Tensor]:
+    """(N,) and (N, D) float64: weighed sums of how much each |cosine| is too large, and their gradients in u."""
+    from dmviz.losses import _fused_more
+
+    s, grad = torch.zeros(len(u), dtype=torch.float64), torch.zeros(u.shape, dtype=torch.float64)
+    across, share = others.T.contiguous().numpy(), a.to(u.dtype).contiguous().numpy()
+    least, u = u.new_tensor(allowed).numpy()[()], u.contiguous()
+
+    def work(i: slice) -> None:
+        first = i.start if same else -1
+        _fused_more.excess_rows(u[i].numpy(), across, share, least, first, s[i].numpy(), grad[i].numpy())
+
+    over_rows(work, len(u), len(u) * len(others))
+    return s, grad
 
 
 def _excess_of(cosine: Tensor, allowed: float, same: bool) -> Tensor:
