@@ -1,6 +1,7 @@
 """InfoNCE and NT-Xent: each particle must be more like its own partner than like anyone else."""
 
 import math
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import torch
@@ -8,9 +9,10 @@ from torch import Generator, Tensor
 from torch.utils.checkpoint import checkpoint
 
 from dmviz.cloud import Cloud, mass_of
+from dmviz.losses._compiled import chosen, over_rows
 from dmviz.losses._lines import accurate
 from dmviz.losses._own_pairs import directions, turned
-from dmviz.losses._pairs import tiles
+from dmviz.losses._pairs import DIRECT, tiles
 from dmviz.params import Help, Range, entry
 from dmviz.protocols import Velocity
 
@@ -81,21 +83,25 @@ class InfoNce:
         """To the partner, and away from the others, each as much as it is mistaken for the partner."""
         a, u, v = mass_of(x, weight), directions(x), _partners(target, len(x))
         wide, w = accurate(x), len(x) * a
+        compiled = x.shape[1] <= DIRECT and chosen(target.memo, x)
         back: Tensor | None = None
         with torch.no_grad():
             if self.variant == "one_way":  # what is heard and what pulls, in one pass
-                found = self._products(u, v, torch.cat((w[:, None] * v, w[:, None]), 1))
-                z = found[:, -1].clamp_min(_LEAST)
-                pull = found[:, :-1] / z[:, None] - v.to(wide)
+                z, found = self._heard_and_pulled(u, v, w, compiled)
+                pull = found / z[:, None] - v.to(wide)
             else:
-                z, heard = self._heard(u, v, w)
-                back, pull = heard, self._mixed(u, v, w, z, heard, a) - 2.0 * v.to(wide)
+                z, heard = self._heard(u, v, w, compiled)
+                back, pull = heard, self._mixed(u, v, w, z, heard, a, compiled) - 2.0 * v.to(wide)
             if self.variant == "nt_xent":
-                pull = pull + self._mixed(u, u, w, z, z, a, True)
+                pull = pull + self._mixed(u, u, w, z, z, a, compiled, True)
         way = turned(x, u, (pull * ((1.0 if back is None else 0.5) / self.tau)).to(x.dtype))
         if weight is not None:
             way = torch.where(weight[:, None] > 0, way, 0.0)  # a particle without weight has no velocity
         return Velocity(-way, self._value(u, v, a, z, back).to(x.dtype))
+
+    def prepare(self, target: Cloud) -> Cloud:
+        """Nothing but the choice of kernels, so that a run keeps one."""
+        return replace(target, memo={"compiled": chosen(None, target.x)})
 
     def chance(self, n: int) -> float:
         """The value of guessing, for n particles: the line to compare with."""
@@ -108,24 +114,38 @@ class InfoNce:
         some = a > 0
         return (a.to(z.dtype) * torch.where(some, heard + (1.0 - close) / self.tau, 0.0)).sum()
 
-    def _heard(self, u: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    def _heard(self, u: Tensor, v: Tensor, w: Tensor, compiled: bool = False) -> tuple[Tensor, Tensor]:
         """What each particle, and each partner, hears in all where both look."""
-        z, back = self._sums(u, v, w), self._sums(v, u, w)
+        z, back = self._sums(u, v, w, compiled), self._sums(v, u, w, compiled)
         if self.variant == "symmetric":
             return z, back
-        return z + self._sums(u, u, w, True), back + self._sums(v, v, w, True)
+        return z + self._sums(u, u, w, compiled, True), back + self._sums(v, v, w, compiled, True)
 
-    def _sums(self, u: Tensor, v: Tensor, w: Tensor, same: bool = False) -> Tensor:
+    def _heard_and_pulled(self, u: Tensor, v: Tensor, w: Tensor, compiled: bool) -> tuple[Tensor, Tensor]:
+        """(N,) `_sums` and (N, D) the same sums times v_j."""
+        if compiled:
+            z, pulled = _similar_sums(u, v, w, (torch.ones_like(w), torch.zeros_like(w)), self.tau, False)
+            return z.clamp_min(_LEAST), pulled
+        found = self._products(u, v, torch.cat((w[:, None] * v, w[:, None]), 1))
+        return found[:, -1].clamp_min(_LEAST), found[:, :-1]
+
+    def _sums(self, u: Tensor, v: Tensor, w: Tensor, compiled: bool = False, same: bool = False) -> Tensor:
         """(N,) float64 sum_j w_j exp((s_ij - 1) / tau), without j = i where both are the same cloud."""
+        if compiled:
+            return _similar_sums(u, v, w, None, self.tau, same)[0].clamp_min(_LEAST)
         parts: dict[int, Tensor] = {}
         for i, j in tiles(len(u), len(v), u):
             e = checkpoint(_row_sums, u[i], v[j], w[j], self.tau, same and i == j, use_reentrant=False)
             parts[i.start] = parts.get(i.start, 0.0) + e.to(accurate(u))
         return torch.cat(list(parts.values())).clamp_min(_LEAST)
 
-    def _mixed(self, u: Tensor, v: Tensor, w: Tensor, z: Tensor, back: Tensor, a: Tensor, same: bool = False) -> Tensor:
+    def _mixed(
+        self, u: Tensor, v: Tensor, w: Tensor, z: Tensor, back: Tensor, a: Tensor, compiled: bool, same: bool = False
+    ) -> Tensor:
         """(N, D) float64: sum_j E_ij (w_j / z_i + N a_j / back_j) v_j, what the others of a cloud pull."""
         d, owed = v.shape[1], (len(u) * a.to(back.dtype) / back).to(v.dtype)
+        if compiled:
+            return _similar_sums(u, v, w, (1.0 / z, owed), self.tau, same)[1]
         pulled = self._products(u, v, torch.cat((w[:, None] * v, owed[:, None] * v), 1), same)
         return pulled[:, :d] / z[:, None] + pulled[:, d:]
 
@@ -147,6 +167,28 @@ def _similar(u: Tensor, v: Tensor, tau: float, same: bool) -> Tensor:
     """(B, C) exp((s - 1) / tau)."""
     e = (u @ v.T).sub_(1.0).mul_(1.0 / tau).exp_()
     return e.fill_diagonal_(0.0) if same else e
+
+
+def _similar_sums(
+    u: Tensor, v: Tensor, w: Tensor, pulls: tuple[Tensor, Tensor] | None, tau: float, same: bool
+) -> tuple[Tensor, Tensor]:
+    """(N,) sum_j w_j E_ij and, for `pulls` r (N,) and owed (M,), (N, D) sum_j E_ij (r_i w_j + owed_j) v_j; compiled."""
+    from dmviz.losses import _fused_more
+
+    s, grad = torch.zeros(len(u), dtype=torch.float64), torch.zeros(u.shape, dtype=torch.float64)
+    mine, owed = (t.to(u.dtype).contiguous() for t in pulls or (w, w))
+    across, share, u, back = v.T.contiguous().numpy(), w.contiguous().numpy(), u.contiguous(), owed.numpy()
+    scale = u.new_tensor(1.0 / tau).numpy()[()]
+
+    def work(i: slice) -> None:
+        rows = (t[i].numpy() for t in (s, grad))
+        first = i.start if same else -1
+        _fused_more.similar_rows(
+            u[i].numpy(), across, share, back, mine[i].numpy(), scale, first, *rows, pulls is not None
+        )
+
+    over_rows(work, len(u), len(u) * len(v))
+    return s, grad
 
 
 def _row_sums(u: Tensor, v: Tensor, w: Tensor, tau: float, same: bool) -> Tensor:
