@@ -14,6 +14,7 @@ st.navigation(
         st.Page("pages/flow.py", title="Flow", icon=":material/scatter_plot:"),
         st.Page("pages/arena.py", title="Arena", icon=":material/flag:"),
         st.Page("pages/reference.py", title="Reference", icon=":material/menu_book:"),
+        st.Page("pages/benchmarks.py", title="Benchmarks", icon=":material/speed:"),
     ],
     position="top",
 ).run()

@@ -10,7 +10,7 @@ from torch import Tensor
 from benchmarks import _peers as peers
 from benchmarks import directions, every, live, losses, table
 from benchmarks._measure import interleaved, peak_growth, relative_error
-from benchmarks.goals import GOALS, verdicts
+from benchmarks.goals import GOALS, board, verdicts
 from dmviz.catalog import entry_class, menu
 from dmviz.cloud import Cloud, seeded
 from dmviz.field import velocity_of
@@ -254,3 +254,15 @@ def test_a_live_step_is_timed_and_the_loop_adds_less_than_a_millisecond() -> Non
     assert {loss for loss, _ in live.pairs()} >= set(menu("losses")) and {f for _, f in live.pairs()} == set(
         menu("flows")
     )
+
+
+def test_every_goal_is_on_the_board_with_its_verdict(tmp_path: Path) -> None:
+    assert {row.id for row in board(tmp_path) if row.met is None} >= {"P1", "P2", "P3", "P4", "P5", "P6"}
+    energy = timed_case("energy_distance", 100_000, 2, 9_000.0)
+    losses.save({"cases": [energy]}, tmp_path / "every.json")
+    lines = {"d": 2, "lines": 32, "share": 0.3, "goal": 0.2, "met": False}
+    losses.save({"cases": [lines]}, tmp_path / "directions.json")
+    big = {"loss": "mmd", "settings": {"kernel": "imq"}, "n": 100_000, "growth_mb": 65.0}
+    losses.save({"goal_mb": 64.0, "cases": [big]}, tmp_path / "memory.json")
+    found = {(row.id, row.reached): row.met for row in board(tmp_path) if row.met is not None}
+    assert found == {("P6", "9 CPU s"): True, ("P6", "65 MB"): False, ("P7", "0.3"): False}

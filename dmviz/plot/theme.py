@@ -22,6 +22,7 @@ SIZE = {"base": 14, "small": 12, "title": 17}  # pixels
 DOT = {"particles": 7.0, "target": 4.5}  # diameters, pixels
 TARGET_ALPHA, PARTICLE_ALPHA, TRAIL_ALPHA = 0.55, 0.9, 0.35
 MOST_LABELS = 12
+CLEAR = "rgba(0,0,0,0)"
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ def layout(dark: bool = False) -> dict[str, Any]:
         "plot_bgcolor": look.background,
         "font": {"family": FONT, "size": SIZE["base"], "color": look.text},
         "title": {"font": {"size": SIZE["title"]}, "x": 0.0, "xref": "paper", "xanchor": "left"},
-        "legend": {"bgcolor": "rgba(0,0,0,0)", "font": {"size": SIZE["small"]}},
+        "legend": {"bgcolor": CLEAR, "font": {"size": SIZE["small"]}},
         "hoverlabel": {"bgcolor": look.surface, "bordercolor": look.axis, "font": {"color": look.text}},
         "margin": {"l": 60, "r": 20, "t": 80, "b": 60},
         "uirevision": "dmviz",  # zoom and camera survive every frame

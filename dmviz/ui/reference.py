@@ -185,10 +185,13 @@ def chosen() -> Card | None:
 def filters() -> list[Card]:
     """A search and four filters, and what they leave."""
     search = st.text_input("Search", placeholder="name, words, author or year", key="reference.search")
-    folders = _several("Menu", ORDER, str.capitalize, "all menus")
-    families = _several("Family of losses", get_args(Family), str.capitalize, "all families")
-    laws = _several("Laws that hold", get_args(Law), law_name, "any")
-    reads = _several("Reads", tuple(READS), READS.__getitem__, "anything")
+    left, right = st.columns(2, gap="small")
+    with left:
+        folders = _several("Menu", ORDER, str.capitalize, "all")
+        laws = _several("Laws that hold", get_args(Law), law_name, "any")
+    with right:
+        families = _several("Family of losses", get_args(Family), str.capitalize, "all")
+        reads = _several("Reads", tuple(READS), READS.__getitem__, "anything")
     return matching(search, folders, families, laws, reads)
 
 
@@ -227,14 +230,25 @@ def listed(found: Sequence[Card], now: Card | None) -> None:
 def overview(found: Sequence[Card]) -> None:
     """All that match, side by side: what they read and cost, and which laws they hold."""
     st.subheader("All entries, side by side")
-    st.caption("Click a column to sort by it. A law is ticked where a property test tries it and passes.")
+    st.caption(
+        "Tick a row to open it, click a column to sort. A law is ticked where a property test tries it and passes."
+    )
     rows = [_summary(card) for card in found]
     config: dict[str, Any] = {
         "Entry": st.column_config.TextColumn(width="medium", pinned=True),
         "What it is": st.column_config.TextColumn(width="large"),
     }
     alt = f"Table of {len(rows)} entries with family, input, cost and laws."
-    st.dataframe(rows, hide_index=True, height=680, column_config=config, key="reference.table", alt=alt)
+    st.dataframe(
+        rows, hide_index=True, height=680, column_config=config, key="reference.table", alt=alt,
+        placeholder="", on_select=lambda: _picked(found), selection_mode="single-row",
+    )  # fmt: skip
+
+
+def _picked(found: Sequence[Card]) -> None:
+    rows = st.session_state["reference.table"].selection.rows
+    if rows:
+        choose(found[rows[0]].key)
 
 
 def _summary(card: Card) -> dict[str, Any]:
