@@ -20,7 +20,11 @@ from dmviz.flows.euler import Euler
 from dmviz.flows.hamiltonian import Hamiltonian
 from dmviz.flows.langevin import Langevin, drawn
 from dmviz.flows.lbfgs import Lbfgs, Past, bent, product
+from dmviz.flows.outlier_synthesis import OutlierSynthesis
+from dmviz.losses.blob_kl import BlobKl
 from dmviz.losses.energy_distance import EnergyDistance
+from dmviz.losses.f_distill import FDistill
+from dmviz.losses.kde_divergence import KdeDivergence
 from dmviz.losses.ksd import Ksd
 from dmviz.losses.mmd import Mmd
 from dmviz.losses.precision_recall import PrecisionRecall
@@ -55,6 +59,12 @@ def gauss(n: int, d: int = 1, seed: int = 1) -> Tensor:
 def quantiles(n: int) -> Tensor:
     """(n, 1) mid-quantiles of N(0, 1)."""
     return torch.special.ndtri((torch.arange(n, dtype=torch.float64) + 0.5) / n)[:, None]
+
+
+def standard(n: int) -> Tensor:
+    """(n, 1) quantiles of mean 0 and deviation 1 exactly."""
+    z = quantiles(n)
+    return (z - z.mean()) / z.std(correction=0)
 
 
 def flowed(flow: Any, loss: Any, x: Tensor, target: Cloud, steps: int, weight: Tensor | None = None) -> list[Any]:
@@ -168,6 +178,51 @@ def test_lbfgs_is_refused_for_a_loss_that_is_drawn_anew() -> None:
     with pytest.raises(ValueError, match=r"^L-BFGS compares past steps, and Sliced Wasserstein.* is drawn anew"):
         Setup(loss=SlicedWasserstein(), flow=Lbfgs())
     Setup(loss=SlicedWasserstein(draw="fixed"), flow=Lbfgs())
+
+
+# ------------------------------------------------------------------------- flows of KL and of f-divergences, by Euler
+
+
+def test_the_blob_flow_brings_the_mean_home_at_rate_one_whatever_the_blur() -> None:
+    """Blobs push each other with equal and opposite force, so that only the score of N(0, I) moves the mean."""
+    x, weight, steps = gauss(30, 2) + t64([2.0, -1.0]), torch.softmax(gauss(30)[:, 0], 0), 50
+    last = flowed(euler(1.0, steps), BlobKl(bandwidth=0.4), x, normal_law(2), steps, weight)[-1].x
+    assert torch.allclose(weight @ last, (weight @ x) * (1 - 1 / steps) ** steps, atol=1e-12)
+    known = KNOWN["kl_mean_decay"]
+    assert (1 - 1 / steps) ** steps == pytest.approx(known["value"], abs=0.5 / steps)
+
+
+@pytest.mark.parametrize("kind", ["blob", "scores"])
+def test_flows_of_kl_follow_the_ornstein_uhlenbeck_law_up_to_their_blur(kind: str) -> None:
+    """m e^-t and 1 + (v - 1) e^-2t, the law that Langevin has by noise: here without any."""
+    known, h, steps = KNOWN["kl_gaussian"], 0.15, 100
+    x = known["inputs"]["mean"] + known["inputs"]["deviation"] * standard(300)
+    loss = BlobKl(bandwidth=h) if kind == "blob" else FDistill("reverse_kl", h, as_released=False, target_law="density")
+    last = flowed(euler(1.0, steps), loss, x, normal_law(), steps)[-1].x
+    assert float(last.mean()) == pytest.approx(known["value"][0], rel=0.01)
+    assert float(last.var(correction=0)) == pytest.approx(known["value"][1], abs=3 * h * h)
+
+
+def test_the_flow_of_blurred_scores_follows_its_own_law() -> None:
+    """The score of a blurred N(m, s^2) is that of N(m, s^2 + h^2): s' = s / (s^2 + h^2) - s, and Gaussians stay so."""
+    s, h, steps = 0.5, 0.4, 100
+    loss = FDistill("reverse_kl", h, as_released=False, target_law="density")
+    last = flowed(euler(1.0, steps), loss, s * standard(600), normal_law(), steps)[-1].x
+    for _ in range(steps):
+        s += (1 / (s * s + h * h) - 1) * s / steps
+    assert float(last.std(correction=0)) == pytest.approx(s, rel=4e-3)  # 600 quantiles have thin tails
+
+
+@pytest.mark.parametrize(
+    "divergence", ["kl", "reverse_kl", "jensen_shannon", "hellinger", "pearson_chi2", "neyman_chi2"]
+)
+@pytest.mark.parametrize("kind", [FDistill, KdeDivergence])
+def test_where_the_ratio_is_one_no_divergence_moves_a_particle(divergence: Any, kind: Any) -> None:
+    y = gauss(25, 2)
+    last = flowed(euler(1.0, 5), kind(divergence=divergence, bandwidth=0.5), y[torch.arange(24, -1, -1)], Cloud(y), 5)[
+        -1
+    ]
+    assert torch.allclose(last.x, y.flip(0), atol=1e-10)
 
 
 # ------------------------------------------------------------------------------------------------------------ Langevin
@@ -391,12 +446,6 @@ def test_without_entropy_it_is_euler() -> None:
 # -------------------------------------------------------------------------------------------------- associative memory
 
 
-def standard(n: int) -> Tensor:
-    """(n, 1) quantiles of mean 0 and deviation 1 exactly."""
-    z = quantiles(n)
-    return (z - z.mean()) / z.std(correction=0)
-
-
 def test_one_step_of_recall_on_a_line() -> None:
     known = KNOWN["dam_w2_step_1d"]
     given, z = known["inputs"], standard(40)
@@ -460,4 +509,63 @@ def test_recall_needs_no_loss_that_drives_and_says_when_it_has_decided() -> None
     )  # fmt: skip
     run = record(setup, steps=15)
     assert math.isfinite(run.frames[-1].metrics["loss"])
-    assert any("Decided: memory 1 of 3" in frame.note for frame in run.frames)
+    assert any("Decided: memory 2 of 3" in frame.note for frame in run.frames)
+
+
+# --------------------------------------------------------------------------------------------------- outlier synthesis
+
+
+def three_classes(n: int = 40) -> Cloud:
+    middles = t64([[0.0, 3.0], [3.0, -1.0], [-3.0, -1.0]])
+    label = torch.arange(3).repeat_interleave(n)
+    return Cloud(middles[label] + 0.5 * gauss(3 * n, 2, seed=4), label=label)
+
+
+def test_emptiness_is_the_mean_distance_to_the_two_nearest_classes_and_pulls_along_its_slope() -> None:
+    target, flow = three_classes(), OutlierSynthesis(k=5, pull=2.0)
+    field, x = aim(EnergyDistance(), target), gauss(30, 2, seed=6)
+    r = torch.stack([torch.cdist(x, target.x[target.label == c]).sort(1).values[:, 4] for c in range(3)], 1)
+    seen = flow.init(x, field, seeded(0)).seen
+    assert torch.allclose(seen.depth, 2 * r.sort(1).values[:, :2].mean(1).log(), atol=1e-12)
+    for axis in range(2):
+        shift = 1e-6 * torch.eye(2, dtype=torch.float64)[axis]
+        up, down = (flow.init(x + sign * shift, field, seeded(0)).seen.depth for sign in (1, -1))
+        assert torch.allclose(seen.force[:, axis], (up - down) / 2e-6, atol=1e-5)
+
+
+def test_chains_settle_in_the_density_of_emptiness() -> None:
+    """Two classes of one point each, at -1 and 1: pi is constant between them and z^2 beyond, here up to 3."""
+    target = Cloud(t64([[-1.0], [1.0]]), label=torch.tensor([0, 1]))
+    flow = OutlierSynthesis(dt=0.4, leaps=5, k=1, pull=2.0, margin=0.0)
+    field = aim(EnergyDistance(), target, None, "box", 3.0)
+    state = flow.init(torch.zeros(20_000, 1, dtype=torch.float64), field, seeded(0))
+    for step in range(40):
+        state, _ = flow.step(state, field, seeded(3, step))
+    known = KNOWN["emptiness_share_between"]
+    assert float((state.x.abs() < 1).double().mean()) == pytest.approx(known["value"], abs=0.01)  # 20,000: 0.0022
+
+
+def test_chains_start_in_the_middle_and_never_enter_a_class() -> None:
+    target, flow = three_classes(), OutlierSynthesis(dt=0.2, near=1, margin=1.5)
+    field = aim(EnergyDistance(), target, None, "box", 5.0)
+    x = flow.begins(gauss(60, 2), field, seeded(0))
+    means = torch.stack([target.x[target.label == c].mean(0) for c in range(3)])
+    pairs = torch.stack([(means[a] + means[b]) / 2 for a, b in ((0, 1), (0, 2), (1, 2))])
+    assert float(torch.cdist(x, pairs).min(1).values.max()) < 1e-12
+    state = flow.init(x, field, seeded(0))
+    assert bool(state.seen.clear.all())
+    for step in range(40):
+        state, _ = flow.step(state, field, seeded(1, step))
+        r = [torch.cdist(state.x, target.x[target.label == c]).sort(1).values[:, flow.k - 1] for c in range(3)]
+        assert bool((torch.stack(r, 1) >= 1.5 * state.classes.spacing).all())
+    assert float(state.x.std()) > 1.0
+    assert float(state.x.abs().max()) <= 5.0
+
+
+def test_a_run_of_outliers_starts_between_labels_and_is_refused_without_them() -> None:
+    mixture = GaussianMixture(components=3)
+    setup = Setup(target=mixture, flow=OutlierSynthesis(), n=30, m=90, referees="")
+    first = next(iter(simulate(setup)))
+    assert first.x.std() < 1.5
+    with pytest.raises(ValueError, match=r"^Outlier synthesis needs a target with labels of two classes or more"):
+        start(Setup(target=Gaussian(), flow=OutlierSynthesis(), n=30, m=90))
