@@ -337,12 +337,12 @@ def main(words: list[str] | None = None) -> None:
             print(json.dumps(line), flush=True)
         return
     names = choice.only or list(menu("losses"))
-    cases = [c for c in _before(choice) if c["loss"] not in names]
+    jobs = {name: _jobs(name, choice) for name in names}
+    cases = [c for c in _before(choice) if (c["n"], c["d"]) not in jobs.get(c["loss"], ())]
     record = {"machine": machine() | {"torch_threads": 1}, "settings": _settings(choice), "cases": cases}
     record["settings"]["contests"] = {key: _contests(choice.contests).get("machine", {}).get(key, "")
                                       for key in ("date", "cpu")}  # fmt: skip
     start = time.monotonic()
-    jobs = {name: _jobs(name, choice) for name in names}
     while jobs and time.monotonic() - start < choice.budget:
         jobs = _round(jobs, cases, choice, start, lambda: _saved(record, cases, choice, start))
     for name, rest in jobs.items():
@@ -404,8 +404,9 @@ def _job(words: dict[str, Any]) -> dict[str, Any]:
 
 
 def _before(choice: Any) -> list[Case]:
-    """What a run of some losses leaves as it was: the others, where this machine measured them."""
-    found = json.loads(choice.out.read_text()) if choice.only and choice.out.exists() else {}
+    """What a run of some losses, sizes or dimensions leaves as it was: the rest, where this machine measured it."""
+    some = choice.only or (choice.sizes, choice.dims) != (list(SIZES), list(DIMS))
+    found = json.loads(choice.out.read_text()) if some and choice.out.exists() else {}
     if found.get("machine", {}).get("cpu") != machine()["cpu"]:
         return []
     return [{key: value for key, value in case.items() if key != "contest"} for case in found["cases"]]
@@ -430,7 +431,7 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeat", type=float, default=0.7, help="seconds for which each way is repeated")
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
     parser.add_argument("--dims", type=int, nargs="+", default=list(DIMS))
-    parser.add_argument("--only", nargs="+", choices=menu("losses"), metavar="LOSS", help="these; others stay")
+    parser.add_argument("--only", nargs="+", choices=menu("losses"), metavar="LOSS", help="these alone; the rest stays")
     parser.add_argument("--contests", type=Path, default=RESULTS / "losses.json", help="where the peers are")
     parser.add_argument("--out", type=Path, default=RESULTS / "every.json")
     parser.add_argument("--job", help=argparse.SUPPRESS)

@@ -186,16 +186,22 @@ def test_any_loss_is_measured_at_all_sizes_or_says_why_not(tmp_path: Path) -> No
     contest = {"loss": "energy_distance", "n": 40, "d": 2, "methods": {"POT": peer}, "ratios": {}}
     losses.save({"machine": losses.machine(), "cases": [contest]}, contests)
     words = "--only energy_distance gromov_wasserstein --sizes 40 501 --dims 2 --budget 60 --repeat 0.05"
+    before = {
+        "machine": losses.machine(),
+        "cases": [timed_case("mmd", 40, 2, 1.0), timed_case("energy_distance", 9, 2, 1.0)],
+    }
+    losses.save(before, out)
     every.main([*words.split(), "--contests", str(contests), "--out", str(out)])
     record = json.loads(out.read_text())
     cases = {(case["loss"], case["n"]): case for case in record["cases"]}
-    assert set(cases) == {(name, n) for name in ("energy_distance", "gromov_wasserstein") for n in (40, 501)}
+    new = {(name, n) for name in ("energy_distance", "gromov_wasserstein") for n in (40, 501)}
+    assert set(cases) == new | {("mmd", 40), ("energy_distance", 9)}  # what was not asked for stays
     way = cases["energy_distance", 501][every.COLD]
     assert 0 < way["cpu_ms"]["min"] <= way["cpu_ms"]["median"] and way["peak_mb"] >= 0
     assert cases["energy_distance", 40][every.FLOW]["repeats"] >= 1
     assert cases["energy_distance", 40]["contest"]["methods"]["POT"]["gradient_error"] == 1e-6
     assert cases["gromov_wasserstein", 501]["skipped"].startswith("refused: Gromov-Wasserstein: at most 500 points")
-    assert [(s["loss"], s["sizes"]) for s in record["slopes"]] == [("energy_distance", [40, 501])]
+    assert [(s["loss"], s["sizes"]) for s in record["slopes"]] == [("energy_distance", [9, 40, 501])]
 
 
 def test_every_loss_finds_its_dimensions_and_a_target_that_it_can_read() -> None:

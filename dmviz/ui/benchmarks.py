@@ -219,16 +219,13 @@ def peers(contests: Record) -> None:
     if not rows:
         st.info("No peer was measured on a problem that dmviz was measured on.")
         return
-    n = st.segmented_control(
-        "Points",
-        sizes,
-        default=sizes[min(1, len(sizes) - 1)],
-        required=True,
-        format_func=lambda n: f"{n:,}",
-        key="benchmarks.n",
-    )
     ways = list(dict.fromkeys(row["dmviz"] for row in rows))
-    own = st.segmented_control("Way of dmviz", ways, default=ways[0], required=True, key="benchmarks.own")
+    with st.container(horizontal=True, gap="large"):
+        n = st.segmented_control(
+            "Points", sizes, default=sizes[min(1, len(sizes) - 1)], required=True, format_func=lambda n: f"{n:,}",
+            key="benchmarks.n",
+        )  # fmt: skip
+        own = st.segmented_control("Way of dmviz", ways, default=ways[0], required=True, key="benchmarks.own")
     shown = [row for row in rows if row["n"] == n and row["dmviz"] == own]
     if shown:
         found = [
@@ -342,7 +339,7 @@ def measured(measure: Measure, name: str, progress: Callable[[float], object]) -
 @st.fragment(run_every=0.4)
 def _progress() -> None:
     job: Job = st.session_state[JOB]
-    st.progress(job.share, f"Measuring, {job.share:.0%}")
+    st.progress(job.share, f"Measuring, {job.share:.0%}" if job.share else "Starting a process for it")
     st.button("Cancel", key="benchmarks.cancel", on_click=job.cancel)
     if not job.running:
         st.rerun()
@@ -355,7 +352,7 @@ def _outcome(job: Job, record: Record) -> None:
     rows = own_rows(json.loads(job.result), record)
     config: dict[str, Any] = {
         key: st.column_config.NumberColumn(format="%.3g") for key in rows[0] if key.endswith((", ms", ", MB"))
-    }
+    } | {"n": st.column_config.NumberColumn(format="localized")}
     alt = f"{len(rows)} sizes measured on this machine, beside the recorded times."
     st.dataframe(rows, hide_index=True, column_config=config, key="benchmarks.own.table", alt=alt, placeholder="")
 
