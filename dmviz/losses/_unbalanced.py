@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dmviz.losses._entropic import Effort, Problem, _accelerated, _reachable, _with, soft, temperatures
+from dmviz.losses._entropic import Effort, Problem, Soft, _accelerated, _reachable, _with, soft, temperatures
 from dmviz.losses._pairs import squares
 
 
@@ -42,6 +42,7 @@ class Potentials(NamedTuple):
     f: Tensor  # (N,) float64
     g: Tensor  # (M,) float64
     value: float
+    grad: Tensor | None = None  # (N, D) `pull` at x, where it came along
 
 
 def kept(h: Tensor, rho: float) -> Tensor:
@@ -58,7 +59,10 @@ def dual(leaky: Leaky, f: Tensor, g: Tensor) -> float:
 
 def pull(leaky: Leaky, g: Tensor) -> Tensor:
     """(N, D) gradient of the transport cost at each x over its mass: by the plan, not normalised."""
-    here = soft(leaky.problem, g, want_grad=True)
+    return _sent(leaky, soft(leaky.problem, g, want_grad=True))
+
+
+def _sent(leaky: Leaky, here: Soft) -> Tensor:
     assert here.grad is not None
     return kept(leaky.damping * here.f, leaky.rho)[:, None] * here.grad
 
@@ -98,9 +102,10 @@ def solve(leaky: Leaky, effort: Effort, g: Tensor | None = None) -> Potentials:
 
 def _ended(leaky: Leaky, g: Tensor, found: Potentials) -> Potentials:
     """The last step's end, or where it began if that was better."""
-    f = leaky.damping * soft(leaky.problem, g).f
+    here = soft(leaky.problem, g, want_grad=True)
+    f = leaky.damping * here.f
     value = dual(leaky, f, g)
-    return Potentials(f, g, value) if value >= found.value else found
+    return Potentials(f, g, value, _sent(leaky, here)) if value >= found.value else found
 
 
 def _residual(leaky: Leaky, f: Tensor, g: Tensor) -> tuple[Tensor, Tensor, float]:
@@ -132,7 +137,7 @@ def _annealed(leaky: Leaky) -> Tensor:
 
 def solve_self(leaky: Leaky, effort: Effort, start: Tensor | None = None) -> Potentials:
     """The one potential of a cloud's transport onto itself, by averaged updates, which halve the error."""
-    problem, p, pairs, last = leaky.problem, start, None, None
+    problem, p, pairs, last, grad = leaky.problem, start, None, None, None
     if p is None:
         p = torch.zeros(len(problem.x), dtype=torch.float64, device=problem.x.device)
         for eps in temperatures(problem):
@@ -140,17 +145,19 @@ def solve_self(leaky: Leaky, effort: Effort, start: Tensor | None = None) -> Pot
     a, floor = problem.log_a.exp(), torch.finfo(problem.x.dtype).eps * problem.eps
     enough = max(effort.tolerance, _reachable(problem))
     for _ in range(effort.iterations):
-        f = leaky.damping * soft(problem, p).f
+        here = soft(problem, p, want_grad=True)
+        f = leaky.damping * here.f
         r, sent = f - p, a * kept(f, leaky.rho)
         drift = float(sent @ (-r / problem.eps).clamp(-50.0, 50.0).expm1().abs()) / max(float(sent.sum()), 1e-300)
         gap = 0.5 * float(sent @ r.square()) / problem.eps
         if drift <= enough and gap <= max(effort.share * effort.known, floor):
+            grad = _sent(leaky, here)
             break
         if last is not None and drift < 1.0:
             pairs = _with(pairs, p - last[0], r - last[1], a)
         last = (p, r)
         p = p + _accelerated(r, pairs, a, 0.5)
-    return Potentials(f, p, dual(leaky, f, p))
+    return Potentials(f, p, dual(leaky, f, p), grad)
 
 
 def solve_small(leaky: Leaky, g: Tensor | None = None) -> Potentials:

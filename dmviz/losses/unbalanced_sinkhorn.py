@@ -1,5 +1,6 @@
 """Unbalanced Sinkhorn divergence: entropic transport that may leave mass behind rather than carry it far."""
 
+import math
 from dataclasses import replace
 from typing import Annotated, NamedTuple
 
@@ -7,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from dmviz.cloud import Cloud, mass_of
-from dmviz.losses._compiled import chosen
+from dmviz.losses._compiled import NEAR_DIMS, NEAR_PAIRS, Rows, chosen, rows_of
 from dmviz.losses._entropic import Effort, Problem, log_weight
 from dmviz.losses._unbalanced import Leaky, Potentials, pull, solve, solve_self, solve_small
 from dmviz.params import Help, Range, entry
@@ -16,18 +17,42 @@ from dmviz.protocols import Law, Velocity
 _SMALL = 40_000
 """Up to this many pairs an exact solve, in float64, costs next to nothing."""
 
+_WARM = 0.25
+"""Part of the tolerance that a start from the last step is held to: it is often within the whole before any sweep."""
+
 _SHARE = 0.01
 """Part of the value that may be missing when the sweeps stop, for a tolerance of 1."""
 
 
 class Warm(NamedTuple):
-    """Potentials of the last step: on the target, and of the particles' transport onto themselves."""
+    """Potentials of the last step, on the target and of the particles onto themselves; and how all moved."""
 
+    x: Tensor  # (N, D)
     g: Tensor  # (M,)
     own: Tensor | None  # (N,)
+    moved: "Warm | None" = None  # by how much the step before changed each
 
-    def fits(self, n: int, m: int) -> bool:
-        return len(self.g) == m and (self.own is None or len(self.own) == n)
+    def fits(self, x: Tensor, m: int) -> bool:
+        return len(self.g) == m and self.x.shape == x.shape
+
+    def ahead(self, x: Tensor) -> "Warm":
+        """Potentials to expect at x: a flow goes on as it went, so far as its particles do."""
+        if self.moved is None:
+            return self
+        before = self.moved.x.double()
+        part = float(((x - self.x).double() * before).sum() / before.square().sum().clamp_min(1e-300))
+        part = min(max(part, -2.0), 2.0) if math.isfinite(part) else 0.0
+        own = self.own
+        if own is not None and self.moved.own is not None:
+            own = own + part * self.moved.own
+        return Warm(self.x, self.g + part * self.moved.g, own)
+
+    def since(self, last: "Warm | None") -> "Warm":
+        """The same with what changed since the last step."""
+        if last is None or not last.fits(self.x, len(self.g)):
+            return self
+        own = None if self.own is None or last.own is None else self.own - last.own
+        return self._replace(moved=Warm(self.x - last.x, self.g - last.g, own))
 
 
 class Solved(NamedTuple):
@@ -142,8 +167,8 @@ class UnbalancedSinkhorn:
         solved = self._solved(x, target, weight, carry)
         v = -self._pull(solved.cross.problem.x, solved)
         v = torch.where(mass_of(x, weight)[:, None] > 0, v, 0.0)  # a particle without weight has no velocity
-        kept = Warm(solved.there.g, None if solved.own is None else solved.own.g)
-        return Velocity(v.to(x.dtype), x.new_tensor(solved.value), kept)
+        kept = Warm(x.detach(), solved.there.g, None if solved.own is None else solved.own.g)
+        return Velocity(v.to(x.dtype), x.new_tensor(solved.value), kept.since(carry))
 
     def probe(self, at: Tensor, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None) -> Tensor:
         """The pull at any points (K, D): both potentials are known everywhere, by one soft minimum more."""
@@ -160,10 +185,10 @@ class UnbalancedSinkhorn:
         a, compiled, centre = mass_of(x, weight), chosen(target.memo, x), _centre(target)
         here, there = x.detach() - centre, target.x - centre
         cross = self._leaky(here, there, log_weight(a), self._log_mass(target), compiled)
-        back = self._leaky(here, here, log_weight(a), log_weight(a), compiled)
+        back = self._leaky(here, here, log_weight(a), log_weight(a), compiled, cross.problem.rows)
         known, own = 0.0, None
-        if carry is not None and not carry.fits(len(here), len(there)):
-            carry = None
+        if carry is not None:
+            carry = carry.ahead(x.detach()) if carry.fits(x, len(there)) else None
         if self.debias:
             own = self._own(back, None if carry is None else carry.own)
             apart = float(a.double().sum()) - self.mass * float(target.mass().double().sum())
@@ -172,7 +197,8 @@ class UnbalancedSinkhorn:
         if _is_small(cross.problem):
             answer = solve_small(cross, g)
         else:
-            answer = solve(cross, Effort(self.tolerance, self.iterations, _SHARE * self.tolerance, known), g)
+            tolerance = self.tolerance * (1.0 if g is None else _WARM)
+            answer = solve(cross, Effort(tolerance, self.iterations, _SHARE * tolerance, known), g)
         return Solved(cross, answer, back, own, answer.value + known)
 
     def _own(self, leaky: Leaky, start: Tensor | None) -> Potentials:
@@ -184,19 +210,26 @@ class UnbalancedSinkhorn:
 
     def _pull(self, at: Tensor, solved: Solved) -> Tensor:
         """(K, D) gradient of the loss in a point at `at`, over its mass."""
-        aimed = [(solved.cross, solved.there.g, 1.0)]
+        aimed = [(solved.cross, solved.there, 1.0)]
         if solved.own is not None:
-            aimed.append((solved.back, solved.own.g, -1.0))
+            aimed.append((solved.back, solved.own, -1.0))
         total = torch.zeros(at.shape, dtype=torch.float64, device=at.device)
-        for leaky, g, sign in aimed:
-            problem = leaky.problem._replace(x=at.to(leaky.problem.x.dtype))
-            total += sign * pull(leaky._replace(problem=problem), g)
+        for leaky, found, sign in aimed:
+            if at is solved.cross.problem.x:
+                total += sign * (pull(leaky, found.g) if found.grad is None else found.grad)
+            else:
+                total += sign * pull(leaky._replace(problem=leaky.problem.seen_from(at)), found.g)
         return total
 
-    def _leaky(self, x: Tensor, y: Tensor, log_a: Tensor, log_b: Tensor, compiled: bool) -> Leaky:
+    def _leaky(
+        self, x: Tensor, y: Tensor, log_a: Tensor, log_b: Tensor, compiled: bool, rows: Rows | None = None
+    ) -> Leaky:
         problem = Problem(x, y, log_a, log_b, self.p, self.blur, compiled)
         if _is_small(problem):
             problem = problem._replace(x=x.double(), y=y.double())
+        elif compiled and x.shape[1] <= NEAR_DIMS and len(x) * len(y) >= NEAR_PAIRS:
+            rows = rows_of(x) if rows is None else rows
+            problem = problem._replace(rows=rows, rows_y=rows if y is x else rows_of(y))
         return Leaky(problem, self.reach**self.p)
 
     def _log_mass(self, target: Cloud) -> Tensor:
