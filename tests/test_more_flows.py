@@ -533,6 +533,22 @@ def test_emptiness_is_the_mean_distance_to_the_two_nearest_classes_and_pulls_alo
         assert torch.allclose(seen.force[:, axis], (up - down) / 2e-6, atol=1e-5)
 
 
+@pytest.mark.parametrize("k", [1, 4, 40, 1000])
+def test_classes_too_far_to_matter_are_left_out_without_changing_what_a_chain_sees(k: int) -> None:
+    """In many dimensions there is no tree: the same points with nine flat axes more must look the same."""
+    target, flow = three_classes(), OutlierSynthesis(k=k)
+    x, flat = 6 * gauss(50, 2, seed=6), torch.zeros(120, 9, dtype=torch.float64)
+    wide = Cloud(torch.cat([target.x, flat], 1), label=target.label)
+    there = flow.init(torch.cat([x, flat[:50]], 1), aim(EnergyDistance(), wide), seeded(0)).seen
+    here = flow.init(x, aim(EnergyDistance(), target), seeded(0)).seen
+    r = torch.stack(
+        [torch.cdist(x, target.x[target.label == c]).sort(1).values[:, min(k, 40) - 1] for c in range(3)], 1
+    )
+    for seen in (here, there):
+        assert torch.allclose(seen.depth, r.sort(1).values[:, :2].mean(1).log(), atol=1e-7)
+        assert torch.allclose(seen.force[:, :2], here.force, atol=1e-6)
+
+
 def test_chains_settle_in_the_density_of_emptiness() -> None:
     """Two classes of one point each, at -1 and 1: pi is constant between them and z^2 beyond, here up to 3."""
     target = Cloud(t64([[-1.0], [1.0]]), label=torch.tensor([0, 1]))

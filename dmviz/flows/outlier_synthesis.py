@@ -2,6 +2,7 @@ import math
 from typing import Annotated, NamedTuple
 
 import torch
+from scipy.spatial import cKDTree
 from torch import Generator, Tensor
 
 from dmviz.cloud import Cloud
@@ -10,13 +11,24 @@ from dmviz.params import Range, entry
 from dmviz.protocols import Field, Info
 
 _BLOCK = 1 << 21  # distances held at once
+_TREE = 10  # up to this dimension a tree looks at few of the points
+
+
+class Part(NamedTuple):
+    """The points of one class."""
+
+    points: Tensor  # (M_c, D)
+    tree: cKDTree | None  # in few dimensions
 
 
 class Classes(NamedTuple):
-    """The target's points by label, and how far a point of each class usually is from its k-th neighbour in it."""
+    """The target's points by label, the balls that hold k and all but k of them, and how far apart they usually are."""
 
-    points: tuple[Tensor, ...]  # (M_c, D) each
-    spacing: Tensor  # (C,) float64
+    parts: tuple[Part, ...]
+    middle: Tensor  # (C, D)
+    inner: Tensor  # (C,) radius about the middle that holds k points
+    outer: Tensor  # (C,) radius that all but k - 1 points are within
+    spacing: Tensor  # (C,) median distance of a point to its own k-th neighbour
 
 
 class Seen(NamedTuple):
@@ -93,18 +105,20 @@ class OutlierSynthesis:
         return middles[rows].to(x.dtype)
 
     def init(self, x: Tensor, field: Field, rng: Generator) -> Roaming:
-        x, parts = field.hold(x), by_class(field.target)
-        # A point is its own nearest neighbour, so that the next one after k is asked for.
-        own = [kth(part, part, self.k + 1).norm(dim=1).median() for part in parts]
-        classes = Classes(parts, torch.stack(own).double())
+        x, classes = field.hold(x), classes_of(field.target, self.k)
         seen = self._look(x, field, classes)
         return Roaming(x, seen.force, x.new_tensor(math.nan), 0.0, seen, classes)
 
     def step(self, state: Roaming, field: Field, rng: Generator) -> tuple[Roaming, Info]:
         old, p = state.seen, momenta(state.x, field, rng)
-        pull = lambda z: self._look(z, field, state.classes).force  # noqa: E731
+        looks: list[Seen] = []
+
+        def pull(z: Tensor) -> Tensor:
+            looks.append(self._look(z, field, state.classes))
+            return looks[-1].force
+
         x, p_end, _ = leapfrog(state.x, p, old.force, pull, self.dt, self.leaps, field)
-        new = self._look(x, field, state.classes)
+        new = looks[-1]
         rise = 0.5 * (p_end.double().square() - p.double().square()).sum(1) + old.depth - new.depth
         taken = accepted(rise, rng) & (new.clear | ~old.clear)
         seen = Seen(*(torch.where(taken.view(-1, *[1] * (b.ndim - 1)), b, a) for a, b in zip(old, new, strict=True)))
@@ -113,18 +127,26 @@ class OutlierSynthesis:
             note = f"Only {share:.0%} of the proposals were taken: dt or margin is too large between these classes."
         time = self.dt * self.leaps
         moved = state._replace(x=x, v=seen.force, time=state.time + time, seen=seen)
-        return moved, Info(time, self.leaps + 1, note)
+        return moved, Info(time, self.leaps, note)
 
     def _look(self, x: Tensor, field: Field, classes: Classes) -> Seen:
-        ways = torch.stack([kth(x, part, self.k) for part in classes.points], 1)  # (N, C, D) away from the neighbour
-        r = ways.double().norm(dim=2)
-        both = r.topk(min(2, r.shape[1]), 1, largest=False)
+        count, least = min(2, len(classes.parts)), self.margin * classes.spacing
+        from_middle = torch.cdist(x, classes.middle)
+        nearest = from_middle - classes.outer  # a k-th neighbour is no nearer, and no farther than:
+        enough = (from_middle + classes.inner).topk(count, 1, largest=False).values[:, -1:]
+        asked = (nearest <= enough * (1 + 1e-5)) | (nearest <= least)
+        r = x.new_full(asked.shape, math.inf, dtype=torch.float64)
+        ways = x.new_zeros(*asked.shape, x.shape[1])  # (N, C, D) away from the k-th neighbour, where it matters
+        for c, part in enumerate(classes.parts):
+            rows = asked[:, c].nonzero()[:, 0]
+            ways[rows, c] = kth(x[rows], part, self.k)
+            r[rows, c] = ways[rows, c].double().norm(dim=1)
+        both = r.topk(count, 1, largest=False)
         total = both.values.sum(1).clamp_min(1e-30)
-        units = ways / r.clamp_min(1e-30)[..., None].to(x.dtype)
-        out = units.gather(1, both.indices[..., None].expand(-1, -1, x.shape[1])).sum(1)
-        force = (self.pull / total)[:, None].to(x.dtype) * out
-        depth = self.pull * (total / both.values.shape[1]).log()
-        return Seen(field.tangent(x, force), depth, (r >= self.margin * classes.spacing).all(1))
+        near = ways.gather(1, both.indices[..., None].expand(-1, -1, x.shape[1])).double()
+        out = (near / both.values.clamp_min(1e-30)[..., None]).sum(1)
+        force = ((self.pull / total)[:, None] * out).to(x.dtype)
+        return Seen(field.tangent(x, force), self.pull * (total / count).log(), (r >= least).all(1))
 
 
 def by_class(target: Cloud) -> tuple[Tensor, ...]:
@@ -137,11 +159,27 @@ def by_class(target: Cloud) -> tuple[Tensor, ...]:
     return tuple(x[label == one] for one in torch.unique(label))
 
 
-def kth(x: Tensor, y: Tensor, k: int) -> Tensor:
-    """(N, D) from the k-th nearest of y to each x, or from the farthest where there are fewer; never N x M."""
-    rows = max(1, _BLOCK // len(y))
-    found = [
-        torch.cdist(part, y, compute_mode="donot_use_mm_for_euclid_dist").kthvalue(min(k, len(y)), 1).indices
-        for part in torch.split(x, rows)
-    ]
-    return x - y[torch.cat(found)]
+def classes_of(target: Cloud, k: int) -> Classes:
+    """What the chains need to know of the target, once a run."""
+    few = target.dim <= _TREE and target.x.device.type == "cpu"
+    parts = tuple(Part(x, cKDTree(x.double().numpy()) if few else None) for x in by_class(target))
+    middle = torch.stack([part.points.mean(0) for part in parts])
+    radii = [(part.points - m).norm(dim=1).sort().values for part, m in zip(parts, middle, strict=True)]
+    inner = torch.stack([r[min(k, len(r)) - 1] for r in radii])
+    outer = torch.stack([r[-min(k, len(r))] for r in radii])
+    # A point is its own nearest neighbour, so that the one after k is asked for.
+    spacing = torch.stack([kth(part.points, part, k + 1).norm(dim=1).median() for part in parts])
+    return Classes(parts, middle, inner, outer, spacing)
+
+
+def kth(x: Tensor, part: Part, k: int) -> Tensor:
+    """(N, D) the way to each x from its k-th nearest point, or from the farthest of fewer points; never N x M."""
+    k = min(k, len(part.points))
+    if part.tree is not None:
+        _, index = part.tree.query(x.double().numpy(), [k])
+        found = torch.as_tensor(index)[:, 0]
+    else:
+        rows = max(1, _BLOCK // len(part.points))
+        apart = (torch.cdist(some, part.points) for some in torch.split(x, rows))
+        found = torch.cat([r.kthvalue(k, 1).indices for r in apart])
+    return x - part.points[found]
