@@ -36,7 +36,7 @@ def setup_of(loss: str, flow: str, n: int) -> Setup:
 
 def pairs() -> list[tuple[str, str]]:
     """Every loss with Euler, every other flow with a loss that suits it."""
-    suits = {"loss": "sliced_wasserstein", "probe": "mmd", "score": "energy_distance"}
+    suits = {"loss": "sliced_wasserstein", "probe": "mmd", "score": "energy_distance", "samples": "energy_distance"}
     with_euler = [(loss, "euler") for loss in menu("losses")]
     return with_euler + [(suits[entry_class("flows", f).needs], f) for f in menu("flows") if f != "euler"]
 

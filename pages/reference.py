@@ -6,7 +6,8 @@ from dmviz.ui import reference, session
 
 session.through_app()
 reference.arrive()
-choices, page = st.columns([1, 2.6], gap="large")
+with st.container(key="reference-columns"):
+    choices, page = st.columns([1, 2.6], gap="large")
 with page:
     now = reference.chosen()
 with choices:

@@ -39,6 +39,10 @@ STYLE = """<style>
 .st-key-reference-list .stMarkdown {margin-top: 0.8rem}
 .katex-display {overflow-x: auto; overflow-y: hidden}
 </style>"""
+FIRST = """<style>@media (max-width: 640px) {
+.st-key-reference-columns [data-testid="stHorizontalBlock"]:has(> [data-testid="stColumn"]) {
+flex-direction: column-reverse}
+}</style>"""
 CLOUDS = (  # where an entry is shown: the first of these that it takes
     "",
     "target=gaussian_mixture",
@@ -262,7 +266,8 @@ def _summary(card: Card) -> dict[str, Any]:
 
 
 def shown(card: Card) -> None:
-    """One entry in full: formula, parameters, laws, cost, code and sources."""
+    """One entry in full: formula, parameters, laws, cost, code and sources. On a phone it comes before the list."""
+    st.html(FIRST)
     cls = entry_class(card.folder, card.name)
     one = cls()
     st.header(card.title, anchor=False)
