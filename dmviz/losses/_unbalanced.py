@@ -167,7 +167,7 @@ def solve_small(leaky: Leaky, g: Tensor | None = None) -> Potentials:
     """
     problem = leaky.problem
     if len(problem.x) < len(problem.y):
-        back = solve_small(leaky.turned, None if g is None else leaky.damping * soft(problem.turned, g).f)
+        back = solve_small(leaky.turned, None if g is None else leaky.damping * soft(problem, g).f)
         return Potentials(back.g, leaky.damping * soft(problem.turned, back.g).f, back.value)
     cost = squares(problem.x, problem.y)
     table = _Table(leaky, 0.5 * cost if problem.p == 2 else cost.sqrt())
