@@ -22,6 +22,7 @@ from dmviz.flows.langevin import Langevin, drawn
 from dmviz.flows.lbfgs import Lbfgs, Past, bent, product
 from dmviz.flows.outlier_synthesis import OutlierSynthesis
 from dmviz.losses.blob_kl import BlobKl
+from dmviz.losses.dmd import Dmd
 from dmviz.losses.energy_distance import EnergyDistance
 from dmviz.losses.f_distill import FDistill
 from dmviz.losses.kde_divergence import KdeDivergence
@@ -177,6 +178,8 @@ def test_lbfgs_says_when_its_past_misleads_and_forgets_it() -> None:
 def test_lbfgs_is_refused_for_a_loss_that_is_drawn_anew() -> None:
     with pytest.raises(ValueError, match=r"^L-BFGS compares past steps, and Sliced Wasserstein.* is drawn anew"):
         Setup(loss=SlicedWasserstein(), flow=Lbfgs())
+    with pytest.raises(ValueError, match="moves particles otherwise than downhill"):
+        Setup(loss=Dmd(), flow=Lbfgs())
     Setup(loss=SlicedWasserstein(draw="fixed"), flow=Lbfgs())
 
 
@@ -533,17 +536,24 @@ def test_emptiness_is_the_mean_distance_to_the_two_nearest_classes_and_pulls_alo
         assert torch.allclose(seen.force[:, axis], (up - down) / 2e-6, atol=1e-5)
 
 
+def rings() -> Cloud:
+    """Two classes that are rings with one point in the middle, and one that is a narrow cluster between."""
+    turn = 2 * math.pi * torch.arange(39, dtype=torch.float64) / 39
+    ring = torch.cat([torch.zeros(1, 2).double(), 4 * torch.stack([turn.cos(), turn.sin()], 1)])
+    narrow = t64([2.0, 0.0]) + 0.1 * gauss(40, 2, seed=4)
+    return Cloud(torch.cat([ring, narrow, ring + t64([0.2, 0.0])]), label=torch.arange(3).repeat_interleave(40))
+
+
 @pytest.mark.parametrize("k", [1, 4, 40, 1000])
-def test_classes_too_far_to_matter_are_left_out_without_changing_what_a_chain_sees(k: int) -> None:
+@pytest.mark.parametrize("target", [three_classes(), rings()], ids=["clusters", "rings"])
+def test_classes_too_far_to_matter_are_left_out_without_changing_what_a_chain_sees(target: Cloud, k: int) -> None:
     """In many dimensions there is no tree: the same points with nine flat axes more must look the same."""
-    target, flow = three_classes(), OutlierSynthesis(k=k)
-    x, flat = 6 * gauss(50, 2, seed=6), torch.zeros(120, 9, dtype=torch.float64)
+    flow, x, flat = OutlierSynthesis(k=k), 3 * gauss(100, 2, seed=6), torch.zeros(120, 9, dtype=torch.float64)
     wide = Cloud(torch.cat([target.x, flat], 1), label=target.label)
-    there = flow.init(torch.cat([x, flat[:50]], 1), aim(EnergyDistance(), wide), seeded(0)).seen
+    there = flow.init(torch.cat([x, flat[:100]], 1), aim(EnergyDistance(), wide), seeded(0)).seen
     here = flow.init(x, aim(EnergyDistance(), target), seeded(0)).seen
-    r = torch.stack(
-        [torch.cdist(x, target.x[target.label == c]).sort(1).values[:, min(k, 40) - 1] for c in range(3)], 1
-    )
+    classes = [target.x[target.label == c] for c in range(3)]
+    r = torch.stack([torch.cdist(x, y).sort(1).values[:, min(k, 40) - 1] for y in classes], 1)
     for seen in (here, there):
         assert torch.allclose(seen.depth, r.sort(1).values[:, :2].mean(1).log(), atol=1e-7)
         assert torch.allclose(seen.force[:, :2], here.force, atol=1e-6)
