@@ -10,7 +10,7 @@ from dmviz.cloud import Cloud, seeded
 from dmviz.field import velocity_of
 from dmviz.losses import _compiled
 from dmviz.losses._compiled import rows_of
-from dmviz.losses._entropic import Problem, _annealed, _heaps, log_weight, plan_of, soft, temperatures
+from dmviz.losses._entropic import Problem, _annealed, _heaps, _levels, log_weight, plan_of, soft, temperatures
 from dmviz.losses.sinkhorn import Sinkhorn
 
 pytestmark = pytest.mark.skipif(not _compiled.choice(), reason="no numba here: there are no compiled kernels")
@@ -84,14 +84,16 @@ def test_few_pairs_are_looked_at_where_the_blur_is_small() -> None:
 
 def test_heaps_keep_all_mass_and_wide_blurs_alone_see_them() -> None:
     _, near = problem(1600, 1200, 2, 2, 0.05)
-    blurs = temperatures(near)
-    heaps, wide = _heaps(near, blurs)
-    assert len(heaps.x) == 200 and len(heaps.y) == 150
-    assert float(heaps.log_a.exp().sum()) == pytest.approx(1.0, abs=1e-12)
+    levels = _levels(near)
+    assert [eps for _, blurs in levels for eps in blurs] == temperatures(near)
+    sizes = [len(now.x) for now, _ in levels]
+    assert sizes == sorted(sizes) and sizes[0] >= 200 and levels[-1][0] is near
     mean = near.log_a.exp() @ near.x.double()
-    assert torch.allclose(heaps.log_a.exp() @ heaps.x.double(), mean, atol=1e-6)
-    assert 0 < wide < len(blurs)
-    assert math.sqrt(blurs[wide - 1]) > math.sqrt(blurs[wide])
+    for now, blurs in levels[:-1]:
+        assert float(now.log_a.exp().sum()) == pytest.approx(1.0, abs=1e-12)
+        assert torch.allclose(now.log_a.exp() @ now.x.double(), mean, atol=1e-6)
+        _, extent = _heaps(near, round(1600 / len(now.x)))
+        assert math.sqrt(blurs[-1]) >= 2 * extent > 0
 
 
 def test_a_solve_on_near_pairs_is_the_solve_on_all(monkeypatch: pytest.MonkeyPatch) -> None:

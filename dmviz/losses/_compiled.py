@@ -336,9 +336,13 @@ def rows_of(x: Tensor) -> Rows:
     from scipy.spatial import cKDTree
 
     order = torch.from_numpy(cKDTree(x.numpy(), leafsize=ROWS, compact_nodes=False).indices.astype(np.int64))
-    ordered = x[order]
-    count = -(-len(x) // ROWS)
-    blocks = torch.cat([ordered, ordered[-1:].expand(count * ROWS - len(x), -1)]).view(count, ROWS, -1)
+    return blocked(x[order], order)
+
+
+def blocked(ordered: Tensor, order: Tensor) -> Rows:
+    """Rows whose points come in a good order already."""
+    count = -(-len(ordered) // ROWS)
+    blocks = torch.cat([ordered, ordered[-1:].expand(count * ROWS - len(ordered), -1)]).view(count, ROWS, -1)
     middle = 0.5 * (blocks.amin(1) + blocks.amax(1))
     radius = (blocks - middle[:, None]).square().sum(2).amax(1).sqrt() * (1.0 + 1e-5)
     return Rows(order, ordered, middle, radius)
@@ -368,13 +372,33 @@ def _near_numbers(x: Tensor, eps: float, p: int) -> tuple[Any, Any]:
     return tuple(x.new_tensor([(0.5 if p == 2 else 1.0) / eps, cut]).numpy())  # type: ignore[return-value]
 
 
-def spread(rows: tuple[Tensor, Tensor, Tensor], weight: Tensor, size: int) -> Tensor:
-    """(M,) float64: what rows of a sparse plan, as shares, send to each column where they carry `weight` (N,)."""
+def share_slopes(
+    x: Tensor,
+    y: Tensor,
+    rows: tuple[Tensor, Tensor, Tensor],
+    order: Tensor | None,
+    a: Tensor,
+    scale: float,
+    mu: Tensor | None,
+    share_of: float,
+) -> tuple[Tensor, float, Tensor]:
+    """What a sparse plan's cost sum_ij P_ij c_ij, c = |x - y|^2, pulls at each x over its mass, plan's change included.
+
+    And the cost, and the mu that solves (see `embedding_clustering._adjoint`): from the last one, to `share_of`.
+    """
     from dmviz.losses import _fused_more
 
-    m = torch.zeros(size, dtype=torch.float64)
-    _fused_more.spread_rows(*(t.numpy() for t in rows), weight.contiguous().numpy(), m.numpy())
-    return m
+    back = torch.arange(len(x)) if order is None else order
+    points, mass, plan = x[back].contiguous().numpy(), a[back].contiguous().numpy(), tuple(t.numpy() for t in rows)
+    others, cost = y.contiguous().numpy(), torch.empty(int(rows[0][-1]), dtype=x.dtype).numpy()
+    r, v = torch.zeros(len(x), dtype=torch.float64), torch.zeros(x.shape, dtype=torch.float64)
+    s, m, pulled = (torch.zeros(len(y), dtype=torch.float64) for _ in range(3))
+    _fused_more.share_costs(points, others, *plan, mass, cost, r.numpy(), s.numpy(), m.numpy())
+    _fused_more.spread_rows(*plan, mass * r.numpy(), pulled.numpy())
+    mu = torch.zeros_like(s) if mu is None else mu.clone()
+    _fused_more.share_adjoint(*plan, mass, m.numpy(), (s - pulled).numpy(), share_of, 500, mu.numpy())
+    _fused_more.share_pulls(points, others, *plan, cost, r.numpy(), mu.numpy(), scale, v.numpy())
+    return torch.empty_like(v).index_copy_(0, back, v), float(a[back] @ r), mu
 
 
 def softmin_parts(
@@ -436,7 +460,7 @@ def plan(
     column, share = torch.empty(room, dtype=torch.int32), torch.empty(room, dtype=x.dtype)
     x, y, h = x.contiguous(), y.T.contiguous(), h.contiguous()
     if rows is not None:
-        scale, cut = _near_numbers(x, eps, p)
+        scale, _ = _near_numbers(x, eps, p)
         given, out = (*rows[1:], y, h, a[rows.order].contiguous()), (peak, total, m, start, column, share)
         fits = _near.near_plan(*(t.numpy() for t in given), scale, p, cut, *(t.numpy() for t in out))
         peak, total = (torch.empty_like(t).index_copy_(0, rows.order, t) for t in (peak, total))
