@@ -38,6 +38,7 @@ from dmviz.shapes.twenty_five_gaussians import TwentyFiveGaussians
 TREES, LINES = 25, 4
 BUDGET = TREES * LINES  # lines that a method may look along in one step
 GRID_SEED = 0  # chooses step sizes, and is not reported
+ARRIVED = 1e-5  # W2 below this is rounding: float32 keeps seven digits of a place, and there are 20 of them
 STRIDE = 10  # steps between two pictures on the page
 DELTA = 1.0  # 1/length; of every split by distance
 
@@ -84,7 +85,7 @@ METHODS = {
     "db_tsw_released": Method("Db-TSW, released p = 2", DbTswReleased(trees=TREES, lines=LINES, delta=DELTA), _TREES),
 }
 RULES = {
-    "adam": Rule("Adam", (0.002, 0.005, 0.012, 0.03), lambda size: Adam(lr=size, steps="fixed")),
+    "adam": Rule("Adam", (0.002, 0.005, 0.012, 0.03, 0.08, 0.2), lambda size: Adam(lr=size, steps="fixed")),
     "euler": Rule("Euler", (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0), lambda size: Euler(dt=size, steps="fixed")),
 }
 AUTHORS = {"n": 100, "lines": 100, "lines_a_tree": 4, "flow": "Adam", "steps": 2500, "seeds": 10}
@@ -220,11 +221,13 @@ def block(
     # The slow ones first, so that no worker is left alone with one of them.
     pairs = [(p, m) for m in sorted(METHODS, key=lambda m: m not in ("max_sw", "db_tsw")) for p in PROBLEMS]
     grid_cells = [Cell(p, m, rule, size, GRID_SEED) for p, m in pairs for size in RULES[rule].grid]
+    before = len(kept_runs(grid_cells, scale, keep))
     grid = gathered(grid_cells, scale, jobs, until, keep)
     if len(grid) < len(grid_cells):
         return None
     sizes = best_sizes(grid)
     cells = [Cell(p, m, rule, sizes[p, m], seed) for seed in seeds for p, m in pairs]
+    before += len(kept_runs(cells, scale, keep))
     runs = gathered(cells, scale, jobs, until, keep)
     whole = [seed for seed in seeds if all(c in runs for c in cells if c.seed == seed)]
     if not whole:
@@ -232,8 +235,17 @@ def block(
     rows = [_row([c for c in cells if (c.problem, c.method) == (p, m) and c.seed in whole], runs)
             for p in PROBLEMS for m in METHODS]  # fmt: skip
     tried = [_trial(cell, out) for cell, out in grid.items()]
-    return {"rule": rule, "flow": repr(RULES[rule].flow(RULES[rule].grid[0])), "grid": list(RULES[rule].grid),
-            "seeds": whole, "tried": tried, "rows": rows}  # fmt: skip
+    return {
+        "rule": rule,
+        "flow": repr(RULES[rule].flow(RULES[rule].grid[0])),
+        "grid": list(RULES[rule].grid),
+        "seeds": whole,
+        "runs": len(grid) + len(runs),
+        "kept_from_before": before,
+        "cpu_s": digits(sum(out.seconds for part in (grid, runs) for out in part.values())),
+        "tried": tried,
+        "rows": rows,
+    }
 
 
 def _trial(cell: Cell, out: Outcome) -> dict[str, Any]:
@@ -267,7 +279,7 @@ def table(
 ) -> dict[str, Any]:
     """All that the results file holds. Raises ValueError where the budget leaves no row."""
     began = time.monotonic()
-    found = {"machine": machine(), "settings": settings_of(scale), "blocks": []}
+    found: dict[str, Any] = {"machine": machine(), "settings": settings_of(scale), "blocks": []}
     for rule in rules:
         part = block(rule, scale, seeds, jobs, began + budget, keep)
         if part is not None:
@@ -308,7 +320,7 @@ def markdown(record: Mapping[str, Any]) -> str:
     lines = [
         f"Exact W2 to the target, mean ± sd over seeds. {s['n']} particles; at most {s['lines']} lines a step. The "
         f"step size is that of the grid with the {s['chosen_by']} ({s['grid_seed']}), which is not reported; * marks "
-        "an end of the grid. The least mean of a column is bold."
+        f"an end of the grid. The least mean of a column is bold; below {ARRIVED:g} is the rounding of float32."
     ]
     for part in record["blocks"]:
         grid = ", ".join(f"{size:g}" for size in part["grid"])
@@ -323,21 +335,30 @@ def markdown(record: Mapping[str, Any]) -> str:
     theirs = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in s["authors"].items())
     lines += ["", "## Beside the authors", "", f"Theirs: {theirs}. Here {s['steps'][-1]} steps, and:", ""]
     lines += [f"- {words}" for words in s["differences"]]
-    m = record["machine"]
-    lines += ["", f"{m['date']}, {m['cpu']}, {m['cores']} cores, {record['jobs']} processes of one thread, "
-              f"{record['wall_s']:.0f} s on the wall; torch {m['versions']['torch']}."]  # fmt: skip
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", _machine_words(record)]) + "\n"
+
+
+def _machine_words(record: Mapping[str, Any]) -> str:
+    m, count = record["machine"], {key: sum(part[key] for part in record["blocks"])
+                                   for key in ("runs", "cpu_s", "kept_from_before")}  # fmt: skip
+    return (
+        f"{m['date']}, {m['cpu']}, {m['cores']} cores, load {m['load_at_start']:g}, torch {m['versions']['torch']}: "
+        f"{count['runs']} runs of one thread, {count['cpu_s']:,.0f} s of processor time. {count['kept_from_before']} "
+        f"of them were kept from earlier calls; the others took {record['wall_s']:,.0f} s on the wall in "
+        f"{record['jobs']} processes."
+    )
 
 
 def _rows(settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
     steps = settings["steps"]
-    least = [min((row["mean"][at] for row in rows if row["mean"][at] is not None), default=None)
-             for at in range(len(steps))]  # fmt: skip
+    means = [[row["mean"][at] for row in rows if row["mean"][at] is not None] for at in range(len(steps))]
+    least = [max(min(column, default=0.0), ARRIVED) for column in means]
     lines = [f"| method | step size | {' | '.join(f'{step:,}' for step in steps)} | CPU s a run |"]
     lines.append(f"|---|--:|{'--:|' * len(steps)}--:|")
     for row in rows:
-        cells = [cell_words(row["mean"][at], row["sd"][at], at > 0 and row["mean"][at] == least[at])
-                 for at in range(len(steps))]  # fmt: skip
+        pairs = list(zip(row["mean"], row["sd"], strict=True))
+        bold = [at > 0 and value is not None and value <= least[at] for at, (value, _) in enumerate(pairs)]
+        cells = [cell_words(*pair, mark) for pair, mark in zip(pairs, bold, strict=True)]
         size = f"{row['size']:g}{'*' if row['edge'] else ''}"
         title = settings["methods"][row["method"]]["title"]
         lines.append(f"| {title} | {size} | {' | '.join(cells)} | {row['seconds']:.3g} |")
@@ -345,10 +366,12 @@ def _rows(settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> lis
 
 
 def cell_words(value: float | None, spread: float | None, least: bool) -> str:
-    """`0.123 ± 0.004`, both to the same decimals; "broke" where a run did."""
+    """`0.123 ± 0.004`, both to the same decimals; "broke" where a run did, and no digits of mere rounding."""
     if value is None:
         return "broke"
-    if value < 1e-3:
+    if value < ARRIVED:
+        words = f"< {ARRIVED:.0e}"
+    elif value < 1e-3:
         words = f"{value:.1e} ± {spread or 0:.1e}"
     else:
         places = max(0, 2 - math.floor(math.log10(value)))
