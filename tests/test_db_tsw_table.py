@@ -107,6 +107,7 @@ def test_the_same_seed_gives_the_same_table(few: None) -> None:
         assert row["sd"][-1] == pytest.approx(abs(each[0][-1] - each[1][-1]) / math.sqrt(2), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_two_processes_give_what_one_gives(few: None) -> None:
     cells = [Cell("swiss_roll", method, "adam", 0.03, 1) for method in ("sw", "db_tsw")]
     one, two = (made.gathered(cells, TINY, jobs, math.inf) for jobs in (1, 2))
