@@ -388,7 +388,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--budget", type=float, default=1500.0, help="seconds after which no run begins")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--keep", type=Path, help="a file of finished runs: what is in it is not run again")
-    parser.add_argument("--out", type=Path, default=RESULTS / "db_tsw_table.json")
+    parser.add_argument("--out", type=Path, help="JSON, and a .md beside it; where not given, --quick writes none")
     choice = parser.parse_args(words)
     scale = Scale(30, 50, 10) if choice.quick else Scale(steps=choice.steps, every=choice.steps // 5)
     if scale.steps % (5 * STRIDE):
@@ -398,8 +398,10 @@ def main(words: list[str] | None = None) -> None:
     if unknown := set(rules) - set(RULES):
         parser.error(f"no flow named {', '.join(sorted(unknown))}; there are {', '.join(RULES)}")
     found = table(rules, scale, seeds, choice.jobs, choice.budget, choice.keep)
-    save(found, choice.out)
-    choice.out.with_suffix(".md").write_text(markdown(found), encoding="utf-8")
+    out = choice.out or (None if choice.quick else RESULTS / "db_tsw_table.json")
+    if out is not None:
+        save(found, out)
+        out.with_suffix(".md").write_text(markdown(found), encoding="utf-8")
     print(markdown(found))
 
 
