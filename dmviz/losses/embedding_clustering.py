@@ -1,21 +1,23 @@
 """Embedding clustering: particles that share the target points among them evenly, as centres of clusters."""
 
 import math
+from dataclasses import replace
 from typing import Annotated, NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
 from dmviz.cloud import Cloud, mass_of
-from dmviz.losses._compiled import chosen
-from dmviz.losses._entropic import Effort, Pair, Problem, log_weight, soft, solve, solve_small
+from dmviz.losses import _compiled
+from dmviz.losses._compiled import NEAR_DIMS, NEAR_PAIRS, chosen, rows_of
+from dmviz.losses._entropic import Effort, Pair, Problem, log_weight, plan_of, soft, solve, solve_small
 from dmviz.losses._pairs import squares
 from dmviz.params import Range, entry
 from dmviz.protocols import Velocity
 
 LARGEST = 9_000_000  # pairs of a particle and a target point: three tables of 72 MB
 _SMALL = 40_000  # pairs up to which potentials are found to rounding error
-_EFFORT = Effort(tolerance=1e-4, iterations=200, share=1e-4)
+_EFFORT = Effort(tolerance=1e-4, iterations=200, share=1e-4, known=0.0)
 
 
 @entry
@@ -86,26 +88,30 @@ class EmbeddingClustering:
         return (value + self.weight * (pulled - pulled.detach())).to(x.dtype)
 
     def velocity(
-        self, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None, carry: Tensor | None = None
+        self, x: Tensor, target: Cloud, rng: Generator, weight: Tensor | None = None, carry: "Warm | None" = None
     ) -> Velocity:
         """Towards the points of its share, each weighed by how the plan would change."""
-        found = self._plan(x, target, weight, carry)
+        if chosen(target.memo, x):
+            answer = self._sparse(x.detach(), target, weight, carry)
+            if answer is not None:
+                return answer
+        found = self._plan(x, target, weight, None if carry is None else carry.g)
         push = self._push(found) / torch.where(found.a > 0, found.a, 1.0)[:, None]
         pull = push @ found.y - push.sum(1, keepdim=True) * found.x
         v = torch.where(found.a[:, None] > 0, 2.0 * self.weight * pull, 0.0)
         value = self.weight * (found.plan * found.cost).sum()
-        return Velocity(v.to(x.dtype), value.to(x.dtype), found.g)
+        return Velocity(v.to(x.dtype), value.to(x.dtype), Warm(found.g, None))
+
+    def prepare(self, target: Cloud) -> Cloud:
+        """Nothing but the choice of kernels, so that a run keeps one."""
+        return replace(target, memo={"compiled": chosen(None, target.x)})
 
     def plan(self, x: Tensor, target: Cloud, weight: Tensor | None = None) -> Tensor:
         """(N, M) float64: which part of each target point a particle takes."""
         return self._plan(x.detach(), target, weight, None).plan
 
     def _plan(self, x: Tensor, target: Cloud, weight: Tensor | None, start: Tensor | None) -> "_Found":
-        if len(x) * len(target) > LARGEST:
-            raise ValueError(
-                f"EmbeddingClustering: particles times target points must be at most {LARGEST:,}, got {len(x):,} times "
-                f"{len(target):,}. Take fewer of either."
-            )
+        _check(len(x), len(target))
         a, b, shift = mass_of(x, weight).double(), target.mass().double(), target.x.detach().mean(0)
         z, y = (x - shift).double(), (target.x.detach() - shift).double()
         problem = Problem(z, y, log_weight(a), log_weight(b), 2, self.blur, chosen(target.memo, x))
@@ -115,10 +121,56 @@ class EmbeddingClustering:
         plan = (a.log()[:, None] + b.log() + (f[:, None] + pair.g - 0.5 * cost) / self.blur**2).exp()
         return _Found(z, y, a, b, cost, plan, pair.g)
 
+    @torch.no_grad()
+    def _sparse(self, x: Tensor, target: Cloud, weight: Tensor | None, carry: "Warm | None") -> Velocity | None:
+        """The same from the plan's entries that matter alone; None where they can not be held."""
+        _check(len(x), len(target))
+        if len(x) * len(target) <= _SMALL:
+            return None
+        a, b, shift = mass_of(x, weight).double(), target.mass().double(), target.x.detach().mean(0)
+        z, y = (x - shift).double(), (target.x.detach() - shift).double()
+        problem = Problem(z, y, log_weight(a), log_weight(b), 2, self.blur, True)
+        if x.shape[1] <= NEAR_DIMS and len(x) * len(y) >= NEAR_PAIRS:
+            problem = problem._replace(rows=rows_of(z), rows_y=rows_of(y))
+        if carry is not None and len(carry.g) != len(y):
+            carry = None
+        pair = _potentials(problem, None if carry is None else carry.ahead(x))
+        plan = plan_of(problem, pair.g)
+        if plan is None or not isinstance(plan.rows, tuple):
+            return None
+        mu = None if carry is None else carry.mu
+        digits = 1e-6 if x.dtype == torch.float32 else 1e-11
+        pull, value, mu = _compiled.share_slopes(z, y, plan.rows, plan.order, a, 0.5 / self.blur**2, mu, digits)
+        v = torch.where(a[:, None] > 0, 2.0 * self.weight * pull, 0.0)
+        return Velocity(v.to(x.dtype), x.new_tensor(self.weight * value), Warm(pair.g, mu, x).since(carry))
+
     def _push(self, found: "_Found") -> Tensor:
         """(N, M) derivative of sum_ij P_ij c_ij in each cost c_ij, the plan's change included."""
         lam, mu = _adjoint(found)
         return found.plan * (1.0 + (lam[:, None] + mu - found.cost) * (0.5 / self.blur**2))
+
+
+class Warm(NamedTuple):
+    """The last step's potential on the target, and how much of the cost a shift of it moves (see `_adjoint`)."""
+
+    g: Tensor  # (M,)
+    mu: Tensor | None  # (M,)
+    x: Tensor | None = None  # (N, D) where the particles were
+    moved: tuple[Tensor, Tensor] | None = None  # by how much the step before changed x and g
+
+    def ahead(self, x: Tensor) -> Tensor:
+        """The potential to expect at x: a flow goes on as it went, so far as its particles do."""
+        if self.x is None or self.moved is None or self.x.shape != x.shape:
+            return self.g
+        before = self.moved[0].double()
+        part = float(((x - self.x).double() * before).sum() / before.square().sum().clamp_min(1e-300))
+        return self.g + min(max(part, -2.0), 2.0) * self.moved[1] if math.isfinite(part) else self.g
+
+    def since(self, last: "Warm | None") -> "Warm":
+        """The same with what changed since the last step."""
+        if last is None or last.x is None or self.x is None or last.x.shape != self.x.shape:
+            return self
+        return self._replace(moved=(self.x - last.x, self.g - last.g))
 
 
 class _Found(NamedTuple):
@@ -131,6 +183,14 @@ class _Found(NamedTuple):
     cost: Tensor  # (N, M) squared distances
     plan: Tensor  # (N, M)
     g: Tensor  # (M,) potential on the target
+
+
+def _check(n: int, m: int) -> None:
+    if n * m > LARGEST:
+        raise ValueError(
+            f"EmbeddingClustering: particles times target points must be at most {LARGEST:,}, got {n:,} times {m:,}. "
+            "Take fewer of either."
+        )
 
 
 def _potentials(problem: Problem, start: Tensor | None) -> Pair:
@@ -166,13 +226,13 @@ def _adjoint(found: _Found) -> tuple[Tensor, Tensor]:
 
 
 def _conjugate(plan: Tensor, a: Tensor, b: Tensor, r: Tensor, s: Tensor) -> Tensor:
-    """(M,): solve (diag(b) - P^T diag(1/a) P) mu = s - P^T (r / a), to nine digits or as far as rounding lets it."""
+    """(M,): solve (diag(b) - P^T diag(1/a) P) mu = s - P^T (r / a), to eleven digits or as far as rounding lets it."""
     a, b = a.clamp_min(1e-300), b.clamp_min(1e-300)
     rest = s - plan.T @ (r / a)
     mu = torch.zeros_like(rest)
     z = rest / b
     step, rz = z, float(rest @ z)
-    enough = 1e-18 * float(s @ (s / b)) + 1e-300
+    enough = 1e-22 * float(s @ (s / b)) + 1e-300
     for _ in range(min(2 * len(b) + 10, 500)):
         if rz <= enough or not math.isfinite(rz):
             break
