@@ -75,6 +75,7 @@ def test_a_link_leaves_out_defaults_and_names_its_version() -> None:
         ("colour=red", "'colour' means nothing in a link"),
         ("v=9", "another version"),
         ("flow=noise_injection", "asks for the pull at places where no particle is"),
+        ("loss=mauve", "only judges: it has no gradient"),
         ("referees=jury", "no loss.* named 'jury'"),
     ],
 )
@@ -84,6 +85,20 @@ def test_what_a_link_gets_wrong_is_explained_and_falls_back(link: str, words: st
     assert len(notes) == 1
     with pytest.raises(ValueError, match=words):
         from_link(link)
+
+
+def test_a_loss_that_only_judges_may_be_a_referee() -> None:
+    setup = Setup(referees="precision_recall,energy_distance", **QUICK)
+    first = next(simulate(setup))
+    assert set(first.metrics) == {"loss", "precision_recall", "energy_distance"}
+
+
+def test_a_loss_for_few_dimensions_says_so() -> None:
+    line, plane = Gaussian(dim=1), Gaussian(dim=2)
+    loss = entry_class("losses", "wasserstein_1d")()
+    assert next(simulate(Setup(source=line, target=line, loss=loss, referees="", **QUICK))).metrics["loss"] >= 0
+    with pytest.raises(ValueError, match="is for 1 dimension, and these clouds have 2"):
+        start(Setup(source=plane, target=plane, loss=loss, referees="", **QUICK))
 
 
 @given(text=st.text(max_size=200))
