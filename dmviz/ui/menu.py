@@ -10,7 +10,6 @@ from typing import Any, get_args
 import streamlit as st
 
 from dmviz.catalog import entry_class, menu
-from dmviz.field import drives
 from dmviz.laws import Family
 from dmviz.params import Param, Range, params_of
 from dmviz.run import PARTS, Setup, dim_of, setup_params
@@ -73,9 +72,8 @@ def choose_part(part: str, dim: int | None = None, place: str = "") -> Any:
     where = place + part
     folders = {name: folder for folder in PARTS[part] for name in menu(folder)}
     titles = {name: entry_class(folder, name).title for name, folder in folders.items()}
-    if part == "loss":  # all that particles can follow, family by family
-        families = {name: entry_class("losses", name).family for name in folders if drives(entry_class("losses", name))}
-        folders = dict.fromkeys(families, "losses")
+    if part == "loss":  # family by family; those that only judge come last, for flows that follow a score
+        families = {name: entry_class("losses", name).family for name in folders}
         titles = {name: f"{titles[name]} · {families[name]}" for name in families}
         names = sorted(folders, key=lambda name: (get_args(Family).index(families[name]), titles[name]))
     else:
