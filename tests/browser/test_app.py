@@ -141,9 +141,9 @@ def opened(app):
 
     def heard(message):
         # Streamlit looks for its server beneath the path of the page first.
-        probe = re.search(r"/flow/_stcore/", message.location.get("url", ""))
+        probe = re.search(r"/\w+/_stcore/", message.location.get("url", ""))
         if message.type == "error" and not probe:
-            errors.append(message.text)
+            errors.append(f"{message.text} {message.location.get('url', '')}")
 
     def one(link=FAST, path="/flow"):
         page = app.context.new_page()
