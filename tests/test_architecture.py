@@ -11,8 +11,8 @@ FAMILIES = ("shapes", "datasets", "projections", "losses", "flows")
 # Each level may import lower levels only; families never import each other.
 LEVEL = {
     "cloud": 0, "params": 0, "laws": 0, "items": 1, "protocols": 2, "catalog": 3, "docs": 4, "field": 4,
-    **dict.fromkeys(FAMILIES, 5), "run": 6, "store": 7, "arena": 7, "plot": 8, "export": 9, "arena_export": 10, "ui": 11,
-    "warm": 12,
+    **dict.fromkeys(FAMILIES, 5), "run": 6, "store": 7, "arena": 7, "plot": 8, "export": 9, "arena_export": 10,
+    "ui": 11, "warm": 12,
 }  # fmt: skip
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 PAGES = [ROOT / "app.py", *sorted((ROOT / "pages").glob("*.py"))]
