@@ -6,6 +6,12 @@ os.environ.setdefault("DMVIZ_COMPILE", "1")  # the same kernels from the first t
 
 import pytest
 import torch
+from hypothesis import settings
+
+# A gate asks the same questions each time; everywhere else property tests go on looking for new ones.
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 
 torch.set_num_threads(1)
 

@@ -11,6 +11,7 @@ from pair_cases import clouds, hermite, path, tensor
 
 from dmviz.cloud import Cloud, seeded
 from dmviz.field import aim, autograd_velocity, velocity_of
+from dmviz.losses._kde import scott
 from dmviz.losses.kde_divergence import KdeDivergence
 
 __all__ = ["path"]
@@ -132,3 +133,11 @@ def test_a_probe_where_a_particle_stands_feels_what_it_feels(points: str, path: 
     loss = KdeDivergence("jeffreys", bandwidth=0.7, points=points)
     torch.testing.assert_close(loss.probe(x, x, target, RNG, a), velocity_of(loss, x, target, RNG, a).v)
     assert torch.isfinite(loss.probe(x + 30.0, x, target, RNG, a)).all()
+
+
+def test_scotts_width_of_one_place_is_the_bandwidth_wherever_it_lies() -> None:
+    weight = torch.tensor([0.1, 0.2, 0.7], dtype=torch.float64)
+    for shift in (0.0, 0.3, 2.7, 1e4):
+        place = torch.tensor([[-0.1724, 0.8753]], dtype=torch.float64) + shift
+        assert scott(Cloud(place, torch.tensor([1.0 - 1e-16], dtype=torch.float64)), 0.5) == 0.5
+        assert scott(Cloud(place.expand(3, -1).clone(), weight), 0.5) == 0.5

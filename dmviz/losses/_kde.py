@@ -137,6 +137,7 @@ def scott(target: Cloud, otherwise: float) -> float:
     if memo and memo.get("of") is target.x and "scott" in memo:
         return float(memo["scott"])
     x, b = target.x.detach().double(), target.mass().double()
+    x = x - x[:1]  # a point and its repetitions do not spread at all, not by rounding either
     spread = float((b @ (x - b @ x).square()).mean().sqrt())
     if not spread > 0:
         return otherwise
