@@ -140,8 +140,9 @@ def opened(app):
     pages, errors, urls = [], [], []
 
     def heard(message):
-        # Streamlit looks for its server beneath the path of the page first.
-        probe = re.search(r"/\w+/_stcore/", message.location.get("url", ""))
+        # Streamlit looks for its server beneath the path of the page first, and lets go of a page's pictures as soon
+        # as that page is left: on a busy machine the browser may ask for a thumbnail of Home just after.
+        probe = re.search(r"/\w+/_stcore/|/media/\w+\.png$", message.location.get("url", ""))
         if message.type == "error" and not probe:
             errors.append(f"{message.text} {message.location.get('url', '')}")
 

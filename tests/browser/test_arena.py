@@ -145,7 +145,7 @@ def opened(app):
     pages, errors, urls = [], [], []
 
     def heard(message):
-        probe = re.search(r"/(arena|flow)/_stcore/", message.location.get("url", ""))
+        probe = re.search(r"/(arena|flow)/_stcore/|/media/\w+\.png$", message.location.get("url", ""))
         if message.type == "error" and not probe:  # Streamlit looks for its server beneath the path of the page first
             errors.append(message.text)
 
