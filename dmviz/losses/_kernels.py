@@ -3,7 +3,7 @@
 A kernel is a plain value, so that the eager and the compiled path read the same numbers.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -47,20 +47,13 @@ class Kernel(NamedTuple):
         return self.name in ("distance", "laplacian")
 
 
-class Radial(Kernel):
+@runtime_checkable
+class Radial(Protocol):
     """A kernel that works its own numbers out, eager, and lays them out in a table where it also runs compiled."""
 
-    def cells(self, dtype: torch.dtype) -> tuple[Any, Any]:
-        """(C, 6) numbers and a scale, as arrays (see `_fused_more._places` and `_read`)."""
-        raise NotImplementedError
-
-    def with_slope(self, r2: Tensor) -> tuple[Tensor, Tensor]:
-        """As `kernel_and_slope`."""
-        raise NotImplementedError
-
-    def of(self, r2: Tensor) -> Tensor:
-        """As `kernel_of`."""
-        raise NotImplementedError
+    def cells(self, dtype: torch.dtype) -> tuple[Any, Any]: ...  # (C, 6) and a scale (see `_fused_more._places`)
+    def with_slope(self, r2: Tensor) -> tuple[Tensor, Tensor]: ...  # as `kernel_and_slope`
+    def of(self, r2: Tensor) -> Tensor: ...  # as `kernel_of`
 
 
 def kernel_and_slope(kernel: Kernel, r2: Tensor) -> tuple[Tensor, Tensor]:

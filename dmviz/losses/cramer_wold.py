@@ -172,7 +172,7 @@ def _is_eager(kernel: Kernel, dim: int) -> bool:
     return isinstance(kernel, Radial) and dim > DIRECT
 
 
-class Shadow(Radial):
+class Shadow(Kernel):
     """phi_d(|z|^2 / length^2) from a table; its lengths are the length and the dimension."""
 
     def cells(self, dtype: torch.dtype) -> tuple[Any, Any]:
