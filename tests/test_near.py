@@ -65,7 +65,7 @@ def test_plans_are_those_over_all_pairs(p: int) -> None:
 
 def test_few_pairs_are_looked_at_where_the_blur_is_small() -> None:
     """The search is of use: at this blur the far columns, most of them, never reach a sum."""
-    from dmviz.losses import _near
+    from dmviz.losses import _fused_transport
 
     _, near = problem(2000, 2000, 2, 2, 0.05)
     g = _annealed(near)
@@ -74,7 +74,7 @@ def test_few_pairs_are_looked_at_where_the_blur_is_small() -> None:
     count, room = len(near.y), [torch.empty(len(near.y)).numpy() for _ in range(4)]
     looked = 0
     for r in range(len(rows.radius)):
-        looked += _near._gather(
+        looked += _fused_transport._gather(
             rows.middle.numpy(), r, rows.radius.numpy(), near.y.T.contiguous().numpy(), (h - h.max()).float().numpy(),
             torch.tensor(0.5 / near.eps).numpy()[()], 2, torch.tensor(20.0).numpy()[()], *room[:3],
             torch.empty(2, count).numpy(), room[3], torch.empty(count + 1, dtype=torch.int32).numpy(),

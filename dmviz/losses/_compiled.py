@@ -1,4 +1,4 @@
-"""When the fused kernels of `_fused.py` run instead of the eager tiles, and on how many threads.
+"""When the fused kernels of `_fused*.py` run instead of the eager tiles, and on how many threads.
 
 The first step never waits for a compiler: until the kernels have been compiled once on this machine (`python -m
 dmviz.warm` does it at install), losses take their eager path. Once they lie in the cache on disk they are loaded, which
@@ -62,11 +62,11 @@ def warm() -> None:
             return
         try:
             folder = _choose_cache()
-            from dmviz.losses import _fused, _fused_more, _near
+            from dmviz.losses import _fused, _fused_more, _fused_transport
         except ImportError:  # no numba on this machine: eager stays
             return
         _fused.compile_all()
-        _near.compile_all()
+        _fused_transport.compile_all()
         _fused_more.compile_all()
         _ready.set()
         if folder is not None:
@@ -89,7 +89,9 @@ def _stamp() -> str:
     import numba
     from llvmlite import binding
 
-    sources = [Path(__file__).with_name(name).read_text() for name in ("_fused.py", "_near.py", "_fused_more.py")]
+    sources = [
+        Path(__file__).with_name(name).read_text() for name in ("_fused.py", "_fused_transport.py", "_fused_more.py")
+    ]
     words = (*sources, numba.__version__, binding.get_host_cpu_name())
     return f"fused-{hashlib.blake2b(repr(words).encode(), digest_size=8).hexdigest()}.ready"
 
@@ -351,7 +353,7 @@ def blocked(ordered: Tensor, order: Tensor) -> Rows:
 def _near_softmin(
     rows: Rows, y: Tensor, h: Tensor, eps: float, p: int, want_grad: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    from dmviz.losses import _near
+    from dmviz.losses import _fused_transport
 
     found = [torch.empty(len(rows.x), dtype=torch.float64) for _ in range(2)]
     found.append(torch.zeros(rows.x.shape, dtype=torch.float64))
@@ -359,7 +361,7 @@ def _near_softmin(
     given = (*(t.numpy() for t in rows[1:]), across, h.contiguous().numpy(), scale, p, cut)
     out = [t.numpy() for t in found]
     over_rows(
-        lambda r: _near.near_softmin(*given, r.start, r.stop, *out, want_grad),
+        lambda r: _fused_transport.near_softmin(*given, r.start, r.stop, *out, want_grad),
         len(rows.radius),
         len(rows.x) * len(y),
     )
@@ -405,7 +407,7 @@ def softmin_parts(
     x: Tensor, y: Tensor, h: Tensor, eps: float, p: int, want_grad: bool, direct: bool, rows: Rows | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Largest exponent, sum of exponentials over it, and their sum times grad C (see `_entropic.softmin`)."""
-    from dmviz.losses import _fused
+    from dmviz.losses import _fused_transport
 
     if rows is not None:
         return _near_softmin(rows, y, h, eps, p, want_grad)
@@ -416,7 +418,7 @@ def softmin_parts(
     if direct:
         across = y.T.contiguous().numpy()
         over_rows(
-            lambda i: _fused.softmin_rows(
+            lambda i: _fused_transport.softmin_rows(
                 x[i].numpy(), across, h.numpy(), scale, p, *(t[i].numpy() for t in (peak, total, sums)), want_grad
             ),
             len(x),
@@ -427,7 +429,7 @@ def softmin_parts(
     x2, y2, row_sum, old = x.square().sum(1), y.square().sum(1), torch.zeros_like(peak), torch.ones_like(peak)
     for i, j in panels(len(x), len(y)):
         g = x[i] @ y[j].T
-        _fused.softmin_products(
+        _fused_transport.softmin_products(
             *(t.numpy() for t in (g, x[i], y[j], x2[i], y2[j], h[j])),
             scale, p, close, *(t[i].numpy() for t in (peak, total, row_sum, old)),
         )  # fmt: skip
@@ -447,11 +449,11 @@ def plan(
     direct: bool = True,
     rows: Rows | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor, Tensor]] | None:
-    """Largest exponent, sum over it, marginal on y, and rows of the plan, where they fit (see `_fused.plan_rows`).
+    """Largest exponent, sum over it, marginal on y, and rows of the plan, where they fit: `_fused_transport.plan_rows`.
 
     The plan's rows, and only they, come in the order of `rows` where it is given.
     """
-    from dmviz.losses import _fused, _near
+    from dmviz.losses import _fused_transport
 
     scale = x.new_tensor((0.5 if p == 2 else 1.0) / eps).numpy()[()]
     cut = x.new_tensor(17.0 if x.dtype == torch.float32 else 37.0).numpy()[()]
@@ -462,13 +464,13 @@ def plan(
     if rows is not None:
         scale, _ = _near_numbers(x, eps, p)
         given, out = (*rows[1:], y, h, a[rows.order].contiguous()), (peak, total, m, start, column, share)
-        fits = _near.near_plan(*(t.numpy() for t in given), scale, p, cut, *(t.numpy() for t in out))
+        fits = _fused_transport.near_plan(*(t.numpy() for t in given), scale, p, cut, *(t.numpy() for t in out))
         peak, total = (torch.empty_like(t).index_copy_(0, rows.order, t) for t in (peak, total))
         return (peak, total, m, (start, column, share)) if fits else None
     if p == 2 and not direct:
         fits = _plan_of_products(x, y, h, a, scale, cut, (peak, total, m, start, column, share))
         return (peak, total, m, (start, column, share)) if fits else None
-    fits = _fused.plan_rows(
+    fits = _fused_transport.plan_rows(
         *(t.numpy() for t in (x, y, h, a)), scale, p, cut, *(t.numpy() for t in (peak, total, m, start, column, share))
     )
     return (peak, total, m, (start, column, share)) if fits else None
@@ -478,14 +480,14 @@ def _plan_of_products(
     x: Tensor, y: Tensor, h: Tensor, a: Tensor, scale: Any, cut: Any, out: tuple[Tensor, ...]
 ) -> bool:
     """In high dimension distances come from matrix products, some rows at a time; False where the plan does not fit."""
-    from dmviz.losses import _near
+    from dmviz.losses import _fused_transport
 
     x2, y2, filled, arrays = x.square().sum(1), y.square().sum(0), 0, [t.numpy() for t in out]
     arrays[3][0] = 0
     for i in range(0, len(x), PANEL[0]):
         rows = slice(i, i + PANEL[0])
         given = [t.numpy() for t in (x[rows] @ y, x2[rows], y2, h, a)]
-        filled = _near.plan_panel(*given, scale, cut, i, filled, *arrays)
+        filled = _fused_transport.plan_panel(*given, scale, cut, i, filled, *arrays)
         if filled < 0:
             return False
     return True
@@ -494,11 +496,11 @@ def _plan_of_products(
 def newton_step(
     rows: tuple[Tensor, Tensor, Tensor], a: Tensor, m: Tensor, slope: Tensor, need: float, most: int
 ) -> tuple[Tensor, float]:
-    """See `_fused.newton_step`."""
-    from dmviz.losses import _fused
+    """See `_fused_transport.newton_step`."""
+    from dmviz.losses import _fused_transport
 
     u = torch.empty_like(m)
-    left, _ = _fused.newton_step(*(t.numpy() for t in (*rows, a, m, slope)), need, most, u.numpy())
+    left, _ = _fused_transport.newton_step(*(t.numpy() for t in (*rows, a, m, slope)), need, most, u.numpy())
     return u, float(left)
 
 

@@ -70,7 +70,7 @@ def _bits_of_float(context: Any, number: Any) -> Any:
 
 def _log(u):
     """log u for finite u >= 1: exponent from the bits, a series for the rest."""
-    raise NotImplementedError
+    return math.log(u)
 
 
 @overload(_log)
@@ -108,7 +108,7 @@ def _log_of(u):
 
 def _exp(t):
     """e^t for t <= 0, and 0 below e^-86 in float32: a polynomial, since numba has no vector exp of its own."""
-    raise NotImplementedError
+    return math.exp(t)
 
 
 @overload(_exp)
@@ -138,7 +138,7 @@ def _exp_of(t):
 
 def _inverse_root(r2):
     """1 / sqrt(r2); a large finite number at 0, where every difference that it multiplies is 0."""
-    raise NotImplementedError
+    return 1.0 / math.sqrt(r2) if r2 > 0.0 else 0.0
 
 
 @overload(_inverse_root)
@@ -365,179 +365,6 @@ def _largest(z, n):
 
 
 @njit(**_OPTIONS)
-def softmin_rows(x, y, h, scale, p, peak, total, sums, want_grad):
-    """Over j: the largest z_ij = h_j - scale |x_i - y_j|^p, the sum of e^(z - peak), and that sum times grad C."""
-    r2, z, inverse = np.empty(TILE, x.dtype), np.empty(TILE, x.dtype), np.empty(TILE, x.dtype)
-    for i in range(x.shape[0]):
-        best, mass = -np.inf, 0.0
-        for j0 in range(0, y.shape[1], TILE):
-            n = min(TILE, y.shape[1] - j0)
-            _squares_of(x, i, y, j0, n, r2)
-            ahead = h[j0 : j0 + n]  # a slice: an index j0 + j could count from the end, and would not vectorise
-            if p == 2:
-                for j in range(n):
-                    z[j] = ahead[j] - scale * r2[j]
-            else:
-                for j in range(n):
-                    inverse[j] = _inverse_root(r2[j])
-                    z[j] = ahead[j] - scale * r2[j] * inverse[j]
-            high = _largest(z, n)
-            if high > best:
-                shrink = math.exp(best - high)
-                best = np.float64(high)
-                mass *= shrink
-                for d in range(x.shape[1]):
-                    sums[i, d] *= shrink
-            part, top = x.dtype.type(0), x.dtype.type(best)
-            for j in range(n):
-                z[j] = _exp(z[j] - top)
-                part += z[j]
-            mass += part
-            if want_grad:
-                if p == 1:
-                    for j in range(n):
-                        z[j] *= inverse[j]
-                for d in range(x.shape[1]):
-                    here, row = x[i, d], y[d, j0 : j0 + n]
-                    part = x.dtype.type(0)
-                    for j in range(n):
-                        part += z[j] * (here - row[j])
-                    sums[i, d] += part
-        peak[i] = best
-        total[i] = mass
-
-
-@njit(**_OPTIONS)
-def softmin_products(g, x, y, x2, y2, h, scale, p, close, peak, total, w_sum, old):
-    """In place g = x . y^T (B, C) -> weights of grad C over e^peak; running peak and sums; `old` is what shrank."""
-    size = g.shape[1]
-    two, zero = g.dtype.type(2), g.dtype.type(0)
-    inverse = np.empty(size, g.dtype)
-    for i in range(g.shape[0]):
-        row = g[i]
-        bound = close * (x2[i] + np.max(y2))
-        for j in range(size):
-            row[j] = max(x2[i] + y2[j] - two * row[j], zero)
-        if p == 1:
-            for j in range(size):
-                if row[j] < bound:
-                    exact = zero
-                    for d in range(x.shape[1]):
-                        z = x[i, d] - y[j, d]
-                        exact += z * z
-                    row[j] = exact
-            for j in range(size):
-                inverse[j] = _inverse_root(row[j]) if row[j] > zero else zero
-                row[j] = h[j] - scale * row[j] * inverse[j]
-        else:
-            for j in range(size):
-                row[j] = h[j] - scale * row[j]
-        high = np.float64(_largest(row, size))
-        old[i] = 1.0
-        if high > peak[i]:
-            old[i] = math.exp(peak[i] - high)
-            peak[i] = high
-        part, top = zero, g.dtype.type(peak[i])
-        for j in range(size):
-            row[j] = _exp(row[j] - top)
-            part += row[j]
-        total[i] = total[i] * old[i] + part
-        if p == 1:
-            part = zero
-            for j in range(size):
-                row[j] *= inverse[j]
-                part += row[j]
-        w_sum[i] = w_sum[i] * old[i] + part
-
-
-@njit(**_OPTIONS)
-def plan_rows(x, y, h, a, scale, p, cut, peak, total, m, start, column, share):
-    """The plan's rows as shares, entries e^cut below the largest left out; False where they do not fit.
-
-    For x (N, D) and y (D, M): z_ij = h_j - scale |x_i - y_j|^p, its largest value and the sum of e^(z - peak) of each
-    row, and the plan's marginal m on y; row i has columns column[start[i] : start[i + 1]].
-    """
-    size, filled = y.shape[1], 0
-    r2, z = np.empty(size, x.dtype), np.empty(size, x.dtype)
-    one, root = x.dtype.type(1), p == 1
-    start[0] = 0
-    for i in range(x.shape[0]):
-        _squares_of(x, i, y, 0, size, r2)
-        if root:
-            for j in range(size):
-                z[j] = h[j] - scale * r2[j] * _inverse_root(r2[j])
-        else:
-            for j in range(size):
-                z[j] = h[j] - scale * r2[j]
-        top = _largest(z, size)
-        if filled + size > len(column):
-            return False
-        first, low = filled, top - cut
-        for j in range(size):  # every column is written, and kept by moving on: no branch
-            column[filled] = j
-            filled += z[j] > low
-        mass = x.dtype.type(0)
-        for k in range(first, filled):
-            e = _exp(z[column[k]] - top)
-            share[k] = e
-            mass += e
-        inverse = one / mass
-        for k in range(first, filled):
-            share[k] *= inverse
-            m[column[k]] += a[i] * share[k]
-        peak[i], total[i], start[i + 1] = top, mass, filled
-    return True
-
-
-@njit(**{**_OPTIONS, "fastmath": True})
-def newton_step(start, column, share, a, m, slope, need, most, u):
-    """Solve (diag(m) - P^T diag(a) P) u = slope by conjugate gradients; how much u . slope last gained, and how often.
-
-    Stops where five steps together gained less than `need`, or than a fiftieth of all of them: what a far start leaves
-    is for the next Newton step.
-    """
-    size = len(m)
-    r, z, d, q = slope.copy(), np.empty(size), np.empty(size), np.empty(size)
-    gains = np.zeros(5)
-    rz, whole, count = 0.0, 0.0, 0
-    for j in range(size):
-        u[j] = 0.0
-        z[j] = r[j] / m[j] if m[j] > 0.0 else 0.0
-        d[j] = z[j]
-        rz += r[j] * z[j]
-    for count in range(1, most + 1):
-        for j in range(size):
-            q[j] = m[j] * d[j]
-        for i in range(len(a)):
-            t = 0.0
-            for k in range(start[i], start[i + 1]):
-                t += share[k] * d[column[k]]
-            t *= a[i]
-            for k in range(start[i], start[i + 1]):
-                q[column[k]] -= t * share[k]
-        curve = 0.0
-        for j in range(size):
-            curve += d[j] * q[j]
-        if not curve > 0.0:
-            break
-        alpha = rz / curve
-        new = 0.0
-        for j in range(size):
-            u[j] += alpha * d[j]
-            r[j] -= alpha * q[j]
-            z[j] = r[j] / m[j] if m[j] > 0.0 else 0.0
-            new += r[j] * z[j]
-        gains[count % 5] = alpha * rz
-        whole += alpha * rz
-        if count >= 5 and gains.sum() <= max(need, 0.02 * whole):
-            break
-        beta, rz = new / rz, new
-        for j in range(size):
-            d[j] = z[j] + beta * d[j]
-    return gains.sum(), count
-
-
-@njit(**_OPTIONS)
 def stein_rows(x, s, y, s_y, a, code, length, u, grad, by_score):
     """Sums of the Stein kernel u_ij, its gradient at fixed scores, and its derivative in the score (see `_stein`)."""
     dim = x.shape[1]
@@ -625,9 +452,4 @@ def compile_all() -> None:
         x2 = (x * x).sum(1)
         own_rows(x, y, one, 0, one, 0, 1, s, grad)
         weigh_products(g, x, x, x2, x2, one, 0, one, scalar, s, True)
-        softmin_rows(x, y, one, scalar, 2, s.copy(), s.copy(), grad, True)
-        softmin_products(g, x, x, x2, x2, one, scalar, 2, scalar, s.copy(), s.copy(), s.copy(), s.copy())
         stein_rows(x, x, y, y, one, 1, scalar, s, grad, grad.copy())
-        start, column, share = np.zeros(3, np.int64), np.zeros(4, np.int32), np.zeros(4, dtype)
-        plan_rows(x, y, one, s.copy(), scalar, 2, scalar, s, s.copy(), s.copy(), start, column, share)
-        newton_step(start, column, share, np.full(2, 0.5), np.full(2, 0.5), np.zeros(2), 0.0, 1, np.zeros(2))

@@ -3,7 +3,7 @@
 """Sums over pairs that `_fused.py` has no kernel for, waves, and what sparse plans are asked; compiled by numba.
 
 As in `_fused.py`, y comes transposed, (D, M), tiles are summed in the precision of the points and sums of tiles in
-float64, each row in the same order whatever the range of rows. Imported only by `_compiled`.
+float64, each row in the same order whatever the range of rows. Imported only where compiled kernels were chosen.
 """
 
 import numpy as np
