@@ -9,8 +9,10 @@ from torch import Tensor
 from dmviz.cloud import Cloud, seeded
 from dmviz.field import velocity_of
 from dmviz.losses import _compiled
+from dmviz.losses._annealing import _heaps, _levels, annealed
 from dmviz.losses._compiled import rows_of
-from dmviz.losses._entropic import Problem, _annealed, _heaps, _levels, log_weight, plan_of, soft, temperatures
+from dmviz.losses._entropic import Problem, log_weight, soft, temperatures
+from dmviz.losses._newton import plan_of
 from dmviz.losses.sinkhorn import Sinkhorn
 
 pytestmark = pytest.mark.skipif(not _compiled.choice(), reason="no numba here: there are no compiled kernels")
@@ -68,7 +70,7 @@ def test_few_pairs_are_looked_at_where_the_blur_is_small() -> None:
     from dmviz.losses import _fused_transport
 
     _, near = problem(2000, 2000, 2, 2, 0.05)
-    g = _annealed(near)
+    g = annealed(near)
     rows, h = near.rows, near.log_b + g / near.eps
     assert rows is not None
     count, room = len(near.y), [torch.empty(len(near.y)).numpy() for _ in range(4)]

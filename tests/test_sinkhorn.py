@@ -9,7 +9,9 @@ from pair_cases import agrees, clouds, known, lattice, path, small, tensor
 from dmviz.cloud import Cloud, seeded
 from dmviz.field import aim, velocity_of
 from dmviz.flows.euler import Euler
-from dmviz.losses._entropic import Effort, Problem, log_weight, soft, solve_pair, solve_self, solve_small
+from dmviz.losses._entropic import Effort, Problem, log_weight, soft
+from dmviz.losses._newton import solve_small
+from dmviz.losses._potentials import solve_pair, solve_self
 from dmviz.losses.sinkhorn import Sinkhorn
 from dmviz.shapes.pinwheel import Pinwheel
 

@@ -17,8 +17,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dmviz.losses._entropic import Effort, Problem, Soft, _accelerated, _reachable, _with, soft, temperatures
+from dmviz.losses._entropic import Effort, Problem, Soft, reachable, soft, temperatures
 from dmviz.losses._pairs import squares
+from dmviz.losses._potentials import accelerated, remembered
 
 
 class Leaky(NamedTuple):
@@ -71,11 +72,11 @@ def solve(leaky: Leaky, effort: Effort, g: Tensor | None = None) -> Potentials:
     """Potentials by accelerated sweeps from a start or, annealed, from cold.
 
     A sweep is both half-steps, then the constant that may move from f to g is set to its best: that one direction is
-    all but flat where rho is large, and plain sweeps crawl along it. Stops as `_entropic.solve_pair` does.
+    all but flat where rho is large, and plain sweeps crawl along it. Stops as `_potentials.solve_pair` does.
     """
     problem, b = leaky.problem, leaky.problem.log_b.exp()
     g, pairs, last, best = _annealed(leaky) if g is None else g, None, None, None
-    found, unit, enough = None, torch.finfo(problem.x.dtype).eps, max(effort.tolerance, _reachable(problem))
+    found, unit, enough = None, torch.finfo(problem.x.dtype).eps, max(effort.tolerance, reachable(problem))
     smallest, idle = float("inf"), 0
     for _ in range(effort.iterations):
         f = leaky.damping * soft(problem, g).f
@@ -89,9 +90,9 @@ def solve(leaky: Leaky, effort: Effort, g: Tensor | None = None) -> Potentials:
         drift = float(slope.abs().sum()) / max(mass, 1e-300)
         smallest, idle = (drift, 0) if drift < 0.9 * smallest else (smallest, idle + 1)
         if last is not None and drift < 1.0:
-            pairs = _with(pairs, g - last[0], r - last[1], b)
+            pairs = remembered(pairs, g - last[0], r - last[1], b)
         last, best = (g, r), g + r
-        step = _accelerated(r, pairs, b) if drift < 1.0 else r
+        step = accelerated(r, pairs, b) if drift < 1.0 else r
         gap = 0.5 * abs(float(slope @ step))
         if idle >= 50 or (drift <= enough and gap <= max(effort.share * (effort.known + value), floor)):
             return _ended(leaky, g + step, found)
@@ -143,7 +144,7 @@ def solve_self(leaky: Leaky, effort: Effort, start: Tensor | None = None) -> Pot
         for eps in temperatures(problem):
             p = 0.5 * (p + leaky.rho / (leaky.rho + eps) * soft(problem, p, eps=eps).f)
     a, floor = problem.log_a.exp(), torch.finfo(problem.x.dtype).eps * problem.eps
-    enough = max(effort.tolerance, _reachable(problem))
+    enough = max(effort.tolerance, reachable(problem))
     for _ in range(effort.iterations):
         here = soft(problem, p, want_grad=True)
         f = leaky.damping * here.f
@@ -154,9 +155,9 @@ def solve_self(leaky: Leaky, effort: Effort, start: Tensor | None = None) -> Pot
             grad = _sent(leaky, here)
             break
         if last is not None and drift < 1.0:
-            pairs = _with(pairs, p - last[0], r - last[1], a)
+            pairs = remembered(pairs, p - last[0], r - last[1], a)
         last = (p, r)
-        p = p + _accelerated(r, pairs, a, 0.5)
+        p = p + accelerated(r, pairs, a, 0.5)
     return Potentials(f, p, dual(leaky, f, p), grad)
 
 

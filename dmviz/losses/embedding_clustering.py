@@ -10,8 +10,10 @@ from torch import Generator, Tensor
 from dmviz.cloud import Cloud, mass_of
 from dmviz.losses import _compiled
 from dmviz.losses._compiled import NEAR_DIMS, NEAR_PAIRS, chosen, rows_of
-from dmviz.losses._entropic import Effort, Pair, Problem, log_weight, plan_of, soft, solve, solve_small
+from dmviz.losses._entropic import Effort, Pair, Problem, log_weight, soft
+from dmviz.losses._newton import plan_of, solve_small
 from dmviz.losses._pairs import squares
+from dmviz.losses._potentials import solve
 from dmviz.params import Range, entry
 from dmviz.protocols import Velocity
 

@@ -9,7 +9,9 @@ from torch.autograd.function import once_differentiable
 
 from dmviz.cloud import Cloud, mass_of
 from dmviz.losses._compiled import NEAR_DIMS, NEAR_PAIRS, Rows, chosen, rows_of
-from dmviz.losses._entropic import Effort, Pair, Pairs, Problem, Soft, log_weight, soft, solve, solve_self, solve_small
+from dmviz.losses._entropic import Effort, Pair, Pairs, Problem, Soft, log_weight, soft
+from dmviz.losses._newton import solve_small
+from dmviz.losses._potentials import solve, solve_self
 from dmviz.params import Help, Range, entry
 from dmviz.protocols import Law, Velocity
 
